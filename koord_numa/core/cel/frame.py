@@ -107,7 +107,9 @@ class Frame:
 
     def charge(self, units: int) -> None:
         """Charge work units before the work is done. Raises ``CostExceededError`` beyond the limit."""
-        self.work += units
+        # A negative argument, as of ``lists.range(-9)``, must not give units back.
+        if units > 0:
+            self.work += units
         self.check_cost()
 
     def charge_text(self, characters: int) -> None:
@@ -195,6 +197,8 @@ class TimedFrame(Frame):
         super().check_cost()
         self._charges += 1
         if not self._charges % _CLOCK_EVERY and self._clock() > self._deadline:
+            # The budget of the claim pays for the time, although the units of the operations do not cover it.
+            self.work = LIMITS.work
             raise CostExceededError("operation cancelled: CPU time limit exceeded")
 
 

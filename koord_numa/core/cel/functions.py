@@ -175,6 +175,12 @@ def constant_time(frame: Any, *_: object) -> None:
     frame.check_cost()
 
 
+def parsed(frame: Any, *values: object) -> None:
+    """Charge for parsing a text into a network address, a URL, an amount or a time: 15 to 50 microseconds and more."""
+    for value in values:
+        frame.charge(20 + 4 * len(value) if isinstance(value, str) else 20)
+
+
 @dataclass(frozen=True, slots=True)
 class Overload:
     """

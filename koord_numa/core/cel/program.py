@@ -150,6 +150,9 @@ class Program:
         # Python's stack can overflow below the depth limit. The result is then an error instead of a crash.
         except RecursionError:
             raise EvaluationError("the expression is nested too deeply") from None
+        # An operand outside of the domain of a Python function, such as a lone surrogate that cannot be encoded.
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise EvaluationError(f"internal error: {error}") from None
         frame.check_cost()
         # ``is``, because the int 1 is not a bool.
         if result is True or result is False:
@@ -167,8 +170,9 @@ def _compile(source: str) -> Program | CompileError:
         check(tree)
         evaluate, variables = compile_tree(tree)
     except CompileError as error:
-        return error
-    except EvaluationError as error:  # a constant that cannot be built, such as a map with a repeated key
+        return error.with_traceback(None)  # the traceback refers to the syntax tree
+    # A constant that cannot be built, such as a map with a repeated key.
+    except (EvaluationError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         return CompileError(str(error))
     except RecursionError:
         return CompileError("the expression is nested too deeply")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 from typing import Any, Final
 
 from koord_numa.core.cel.frame import CelDevice, Frame
@@ -100,7 +101,7 @@ def optional_index(value: Any, key: Any) -> OptionalValue:
 def _position(key: Any) -> int:
     """Return the key as an index. Whole numbers of every numeric type are accepted."""
     # bool is a subclass of int in Python, but not a number in CEL.
-    if isinstance(key, bool) or not isinstance(key, int | float) or key != int(key):
+    if isinstance(key, bool) or not isinstance(key, int | float) or not isfinite(key) or key != int(key):
         raise EvaluationError(NO_SUCH_OVERLOAD)
     return int(key)
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import total_ordering
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+from itertools import count
+from traceback import clear_frames
 from typing import Any, Final
 from urllib.parse import SplitResult
 
@@ -35,6 +37,21 @@ class CostExceededError(CelError):
 
 class ValueTooLargeError(CostExceededError):
     """A value exceeds the size limits. No operator absorbs this error."""
+
+
+_LONGEST_MESSAGE: Final = 1_000
+"""Maximum characters of a kept error message. A message may quote a text that an expression has built."""
+
+
+def detached(error: CelError) -> CelError:
+    """
+    Return the error for a cache: with a short message, and without the traceback, which refers to every value of the
+    evaluation.
+    """
+    # The frames refer to the error too. Without this call, the values stay until the next garbage collection.
+    clear_frames(error.__traceback__)
+    message = str(error)[:_LONGEST_MESSAGE]
+    return CompileError(message, error.position) if isinstance(error, CompileError) else type(error)(message)
 
 
 NO_SUCH_OVERLOAD = "no such overload"
@@ -390,7 +407,8 @@ def identity(value: object) -> object:
     """
     Return a hashable key. Two values have equal keys exactly when ``same`` holds.
 
-    Avoids pairwise comparisons in membership tests, sets and ``distinct``.
+    Avoids pairwise comparisons in membership tests, sets and ``distinct``. The key of a nested value is a text: Python
+    randomizes the hash of texts, while an author can choose thousands of lists of numbers with one hash.
     """
     kind = type(value)
     if kind is str:
@@ -398,14 +416,30 @@ def identity(value: object) -> object:
     if kind in _NUMBERS:
         # NaN is not equal to any value, including itself.
         return value if value == value else object()
+    return (kind, _canonical(value)) if kind in NESTED else (TYPE_NAMES.get(kind, kind), value)
+
+
+_NANS: Final = count()
+
+
+def _canonical(value: Any) -> str:
+    """Return a text that is equal for two values exactly when ``same`` holds."""
+    kind = type(value)
+    if kind in _NUMBERS:
+        if value != value:
+            return f"nan{next(_NANS)}"
+        # 1, 1u and 1.0 are equal.
+        return repr(int(value)) if kind is not float or value.is_integer() else repr(value)
     if kind is tuple:
-        return tuple, tuple(map(identity, value))  # type: ignore[call-overload]  # the type is compared above
+        return f"[{','.join(map(_canonical, value))}]"
     if kind is MapValue:
-        entries = value.items()  # type: ignore[attr-defined]  # the type is compared above
-        return MapValue, frozenset((_key(key), identity(item)) for key, item in entries)
+        entries = sorted(f"{_canonical(key)}:{_canonical(item)}" for key, item in value.items())
+        return f"{{{','.join(entries)}}}"
     if kind is OptionalValue:
-        return OptionalValue, value.present, identity(value.value)  # type: ignore[attr-defined]  # the type is compared above
-    return TYPE_NAMES.get(kind, kind), value
+        return f"optional({_canonical(value.value)})" if value.present else "none"
+    if kind is Semver:
+        return f"semver({value.numbers},{value.pre})"
+    return repr(value)
 
 
 _ORDERED: Final = frozenset({bool, str, bytes})

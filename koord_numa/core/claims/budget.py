@@ -6,7 +6,7 @@ from typing import Final
 
 from koord_numa.core.cel.frame import LIMITS
 from koord_numa.core.cel.program import CelDevice, Program, compile_selector, is_compiled
-from koord_numa.core.cel.values import CelError
+from koord_numa.core.cel.values import CelError, detached
 from koord_numa.core.claims.inventory import Device
 
 
@@ -119,12 +119,12 @@ class Selectors:
         try:
             program = self.program(expression)
         except CelError as error:
-            return error
+            return detached(error)
         frame = program.frame_for(device, self.clock)
         try:
             return program.run(device, frame)[0]
         except CelError as error:
-            return error
+            return detached(error)
         finally:
             self._charge(SELECTOR_LIMITS.evaluation + frame.units)
 

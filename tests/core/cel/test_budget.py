@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.cel.frame import Frame
+from koord_numa.core.cel.frame import LIMITS, Frame
 from koord_numa.core.cel.program import CACHE, CelDevice, ProgramCache, compile_selector
 from koord_numa.core.cel.values import (
     CelError,
     CostExceededError,
+    EvaluationError,
     MapValue,
     OptionalValue,
     Uint,
@@ -21,6 +22,8 @@ from koord_numa.core.cel.values import (
     identity,
     same,
 )
+from koord_numa.core.claims.budget import SELECTOR_LIMITS, SelectorBudget, Selectors
+from koord_numa.core.claims.inventory import Device, DeviceId
 
 DEVICE = CelDevice("gpu.example.com", attributes=MapValue({"d": MapValue({"a": "x" * 64, "n": 1})}))
 
@@ -81,6 +84,9 @@ BOMBS = {
         first="'abcdefghij'",
     ),
     "loops": "lists.range(300).all(a, lists.range(300).all(b, lists.range(300).all(c, true)))",
+    "a pattern of many instructions": doubled(16, "t15.matches('(a|b)*a(a|b){900}c') ", first="'abbabab'"),
+    "many durations": doubled(17, "duration(t16) > duration('1s')", first="'1ns2us'"),
+    "many addresses": "lists.range(20000).all(x, cidr('2001:db8::/32').containsCIDR('2001:db8:1::/48'))",
     "entries of maps": "lists.range(1000).transformMapEntry(i, v, {string(i): lists.range(1000)}).size() > 0",
 }
 
@@ -121,6 +127,55 @@ def test_a_deadline_of_cpu_time_ends_an_evaluation() -> None:
     program = compile_selector("lists.range(50000).all(x, x >= 0)")
     with pytest.raises(CostExceededError, match="CPU time"):
         program.run(DEVICE, program.frame_for(DEVICE, clock))
+
+
+def test_an_evaluation_without_time_costs_the_whole_limit() -> None:
+    program = compile_selector("lists.range(50000).all(x, x >= 0)")
+    frame = program.frame_for(DEVICE, iter(range(10_000)).__next__)
+    with pytest.raises(CostExceededError, match="CPU time"):
+        program.run(DEVICE, frame)
+    assert frame.work == LIMITS.work
+
+
+def test_a_negative_range_gives_no_units_back() -> None:
+    budget = SelectorBudget("claim")
+    device = Device(DeviceId("d", "pool", "0"), {}, DEVICE)
+    assert Selectors(budget).answer(device, "cel.bind(n, -900000000000, lists.range(n).size() == 0)") is True
+    assert budget.left < SELECTOR_LIMITS.claim
+
+
+def test_a_kept_error_holds_no_values_of_the_evaluation() -> None:
+    source = f"cel.bind(a, lists.range(3000).map(x, string(x) + '{'x' * 50}'), {{'a': 1}}['%s'.format([a])] == 1)"
+    device = Device(DeviceId("d", "pool", "0"), {}, DEVICE)
+    compile_selector(source)
+    tracemalloc.start()
+    error = Selectors().answer(device, source)
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(error, EvaluationError)
+    assert str(error).startswith("no such key: [0xxx")
+    assert held < 100 << 10 < 500 << 10 < peak
+
+
+def test_lists_that_python_gives_one_hash_have_different_identities() -> None:
+    # Both lists have the same hash as tuples of Python 3.8 and later, in every process.
+    left, right = (17, 72), (888598, -1019903586941815585)
+    assert hash(left) == hash(right)
+    assert hash(identity(left)) != hash(identity(right))
+
+
+@pytest.mark.parametrize("index", ["double('NaN')", "double('Infinity')", "-double('Infinity')"])
+def test_an_index_that_is_no_number_is_an_error_of_ours(index: str) -> None:
+    for text in (f"[1][dyn({index})] == 1", f"[1][?dyn({index})].hasValue()", f"[1][dyn({index})] == 1 || false"):
+        with pytest.raises(EvaluationError):
+            compile_selector(text).matches(DEVICE)
+    assert compile_selector(f"[1][dyn({index})] == 1 || true").matches(DEVICE)
+
+
+def test_a_text_that_cannot_be_encoded_is_an_error_of_ours() -> None:
+    for text in ("bytes(dyn('\ud800')).size() > 0", "'a\ud800'.matches('a')"):
+        with pytest.raises(EvaluationError):
+            compile_selector(text).matches(DEVICE)
 
 
 def test_no_operator_absorbs_a_value_that_is_too_large() -> None:

@@ -4,7 +4,7 @@ from ipaddress import IPv6Address, ip_address, ip_interface
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-from koord_numa.core.cel.functions import row, traversal
+from koord_numa.core.cel.functions import parsed, row, traversal
 from koord_numa.core.cel.values import (
     INT_MAX,
     INT_MIN,
@@ -73,8 +73,8 @@ def _order(left: Any, right: Any) -> int:
 
 
 ROWS: Final = (
-    row("quantity(string) -> quantity", _quantity, traversal),
-    row("isQuantity(string) -> bool", _is_quantity, traversal),
+    row("quantity(string) -> quantity", _quantity, traversal, parsed),
+    row("isQuantity(string) -> bool", _is_quantity, traversal, parsed),
     row("sign(quantity) -> int", lambda it: _order(it.nano, 0)),
     row("quantity.isInteger() -> bool", _is_integer),
     row("quantity.asInteger() -> int", _as_integer),
@@ -86,10 +86,10 @@ ROWS: Final = (
     row("quantity.isLessThan(quantity) -> bool", lambda a, b: a.nano < b.nano),
     row("quantity.isGreaterThan(quantity) -> bool", lambda a, b: a.nano > b.nano),
     row("quantity.compareTo(quantity) -> int", lambda a, b: _order(a.nano, b.nano)),
-    row("semver(string) -> semver", _semver, traversal),
-    row("semver(string, bool) -> semver", _semver, traversal),
-    row("isSemver(string) -> bool", _is_semver, traversal),
-    row("isSemver(string, bool) -> bool", _is_semver, traversal),
+    row("semver(string) -> semver", _semver, traversal, parsed),
+    row("semver(string, bool) -> semver", _semver, traversal, parsed),
+    row("isSemver(string) -> bool", _is_semver, traversal, parsed),
+    row("isSemver(string, bool) -> bool", _is_semver, traversal, parsed),
     row("semver.major() -> int", lambda it: it.numbers[0]),
     row("semver.minor() -> int", lambda it: it.numbers[1]),
     row("semver.patch() -> int", lambda it: it.numbers[2]),
@@ -182,32 +182,32 @@ def _global_unicast(address: IpAddress) -> bool:
 _LINK_LOCAL_MULTICAST: Final = {4: ip_interface("224.0.0.0/24").network, 6: ip_interface("ff02::/16").network}
 
 NETWORK: Final = (
-    row("url(string) -> url", _url, traversal),
-    row("isURL(string) -> bool", _valid(_url), traversal),
+    row("url(string) -> url", _url, traversal, parsed),
+    row("isURL(string) -> bool", _valid(_url), traversal, parsed),
     row("url.getScheme() -> string", lambda url: url.scheme),
     row("url.getHost() -> string", _host),
     row("url.getHostname() -> string", _hostname),
     row("url.getPort() -> string", lambda url: "" if url.port is None else str(url.port)),
     row("url.getEscapedPath() -> string", lambda url: url.path),
     row("url.getQuery() -> map(string, list(string))", _query),
-    row("ip(string) -> ip", _ip, traversal),
-    row("isIP(string) -> bool", _valid(_ip), traversal),
+    row("ip(string) -> ip", _ip, traversal, parsed),
+    row("isIP(string) -> bool", _valid(_ip), traversal, parsed),
     row("string(ip) -> string", str),
-    row("ip.isCanonical(string) -> bool", lambda text: str(_ip(text)) == text, traversal),
+    row("ip.isCanonical(string) -> bool", lambda text: str(_ip(text)) == text, traversal, parsed),
     row("ip.family() -> int", lambda address: address.version),
     row("ip.isUnspecified() -> bool", lambda address: address.is_unspecified),
     row("ip.isLoopback() -> bool", lambda address: address.is_loopback),
     row("ip.isLinkLocalMulticast() -> bool", lambda address: address in _LINK_LOCAL_MULTICAST[address.version]),
     row("ip.isLinkLocalUnicast() -> bool", lambda address: address.is_link_local),
     row("ip.isGlobalUnicast() -> bool", _global_unicast),
-    row("cidr(string) -> cidr", _cidr, traversal),
-    row("isCIDR(string) -> bool", _valid(_cidr), traversal),
+    row("cidr(string) -> cidr", _cidr, traversal, parsed),
+    row("isCIDR(string) -> bool", _valid(_cidr), traversal, parsed),
     row("string(cidr) -> string", str),
-    row("cidr.containsIP(ip) -> bool", _contains),
-    row("cidr.containsIP(string) -> bool", _contains),
-    row("cidr.containsCIDR(cidr) -> bool", _contains_cidr),
-    row("cidr.containsCIDR(string) -> bool", _contains_cidr),
+    row("cidr.containsIP(ip) -> bool", _contains, work=parsed),
+    row("cidr.containsIP(string) -> bool", _contains, work=parsed),
+    row("cidr.containsCIDR(cidr) -> bool", _contains_cidr, work=parsed),
+    row("cidr.containsCIDR(string) -> bool", _contains_cidr, work=parsed),
     row("cidr.ip() -> ip", lambda cidr: cidr.ip),
-    row("cidr.masked() -> cidr", lambda cidr: ip_interface(cidr.network)),
+    row("cidr.masked() -> cidr", lambda cidr: ip_interface(cidr.network), work=parsed),
     row("cidr.prefixLength() -> int", lambda cidr: cidr.network.prefixlen),
 )

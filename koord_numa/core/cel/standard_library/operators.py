@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Final
 
-from koord_numa.core.cel.functions import Overload, constant_time, equality, joined, row, traversal
+from koord_numa.core.cel.functions import Overload, constant_time, equality, joined, parsed, row, traversal
 from koord_numa.core.cel.values import (
     INT_MAX,
     NONE,
@@ -365,9 +365,9 @@ def _days_before(year: int, month: int, day: int) -> int:
 
 
 TIMES: Final = (
-    row("duration(string) -> duration", parse_duration),
+    row("duration(string) -> duration", parse_duration, work=parsed),
     row("duration(duration) -> duration", lambda it: it),
-    row("timestamp(string) -> timestamp", parse_timestamp),
+    row("timestamp(string) -> timestamp", parse_timestamp, work=parsed),
     row("timestamp(int) -> timestamp", lambda seconds: Timestamp(seconds * _SECOND)),
     row("timestamp(timestamp) -> timestamp", lambda it: it),
     row("_+_(duration, duration) -> duration", lambda a, b: _checked(a.nanoseconds + b.nanoseconds)),
