@@ -15,6 +15,7 @@ from koord_numa.cli.cluster.access import (
 )
 from koord_numa.cli.parameters import Documented
 from koord_numa.cli.render.output import (
+    NODE_FIELDS,
     SECONDS,
     Output,
     check_watch,
@@ -90,7 +91,10 @@ def _all_entries(access: Access, scheduler: str) -> list[Document]:
     from koord_numa.cli.cluster.running import ask
 
     if (answered := ask(access, scheduler, "/api/v1/cluster")) is not None:
-        return list(answered.document["nodes"])
+        found = list(answered.document.get("nodes") or ())
+        # A scheduler of an earlier version may lack fields. The objects are used then.
+        if all(entry.keys() >= NODE_FIELDS for entry in found):
+            return found
     from koord_numa.cli.cluster.views import node_entries
 
     entries = node_entries(access.snapshot())

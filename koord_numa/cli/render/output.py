@@ -134,6 +134,10 @@ def no_resources(namespace: str | None = None) -> None:
 
 NONE: Final = "-"
 HEADINGS: Final = ("NODE", "OWNER", "POLICY", "SCOPE", "NUMA", "FREE-CPU", "LARGEST", "STATUS")
+NODE_FIELDS: Final = frozenset(
+    ["name", "labels", "cpusOf", "policy", "scope", "numa", "largest", "status", "pods", "held", "topologyVersion"]
+)
+"""Fields of an entry that ``node_row`` reads."""
 WIDE: Final = ("PODS", "HELD", "TOPOLOGY-VERSION")
 
 SHOWN_NUMA: Final = 8
