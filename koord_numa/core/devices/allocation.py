@@ -16,6 +16,7 @@ from typing import Final
 from koord_numa.core.bit_sets import each, members
 from koord_numa.core.devices.demand import DeviceDemand, TypeDemand
 from koord_numa.core.devices.machine import (
+    UNUSED,
     DeviceMachine,
     DeviceUse,
     FreeDevices,
@@ -513,6 +514,8 @@ class _Search:
         return Shortage(
             NOT_JOINT,
             f"needs {wanted} on the same PCIe switches; the best switch has {there}",
+            # By all NUMA nodes, as for numbers of devices.
+            resolvable=bool(self.free.used) and isinstance(allocate(self.machine, UNUSED, self.demand), Chosen),
             room=tuple(zip(kinds, best[1], strict=True)),
             needed=tuple((kind, counts[kind]) for kind in kinds),
         )

@@ -485,6 +485,7 @@ def test_numa_nodes(gpus: str, numa: int, amounts: dict[str, int], pods: tuple[s
     assert choose(request(amounts), inventory(gpus), *pods, numa=numa) == expected
 
 
+NEEDS_MORE = "needs 3 gpu and 4 rdma on the same PCIe switches; the best switch has"
 TWO_AND_TWO = "needs 2 gpu and 2 rdma on the same PCIe switches; the best switch has"
 
 
@@ -534,6 +535,8 @@ TWO_AND_TWO = "needs 2 gpu and 2 rdma on the same PCIe switches; the best switch
             "needs a virtual function of 1 rdma; 0 have a free one",
             True,
         ),
+        # No switch of the machine has that many, whatever pods leave.
+        (SAME, {"gpu": 300, "rdma": 400}, ("gpu4",), NOT_JOINT, f"{NEEDS_MORE} 2 + 1", False),
         # Too few NICs on the node: the closest switch is named too.
         (
             SAME,

@@ -319,6 +319,16 @@ async def test_the_closest_node_is_named_first() -> None:
     assert "needs 2 rdma; 1 of 1 are free" in lines[1]
 
 
+async def test_a_node_that_can_never_hold_the_pod_is_not_named_first() -> None:
+    """No eviction helps on a node without GPUs and NICs on one switch. The node with the closest switch is first."""
+    world = rack(inventory("0a 0a", "1b 1b 1b"), inventory("0a 0a", "0a"), inventory("0a", "0a 0a"))
+    world.waits(pod := asking("a", SAME, gpu=200, rdma=200))
+    await world.settle()
+    first = world.pending(pod).message.splitlines()[1]
+    assert first.startswith("node-1: ")
+    assert first.endswith("needs 2 gpu and 2 rdma on the same PCIe switches; the best switch has 2 + 1")
+
+
 async def test_preemption_frees_devices() -> None:
     """The pod of lower priority whose devices suffice leaves; the other one stays."""
     world = rack(inventory("0a 0a 0b", ""))
