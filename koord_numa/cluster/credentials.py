@@ -1,7 +1,8 @@
 """
 Address and credentials of the API server: a kubeconfig as kubectl reads it, or the service account of the pod.
 
-Modules are imported where they are used, because help and completion of commands import this one.
+Modules are imported where they are used, because help and completion of commands import this one. kubernetes-asyncio,
+which takes a second, is imported for users with an ``auth-provider`` only.
 """
 
 import base64
@@ -323,7 +324,7 @@ def _authenticate(found: Credentials, user: Entry, cluster: Entry, config: Kubec
     elif isinstance(user.get("exec"), dict):
         _use_plugin(found, user["exec"], cluster)
     elif user.get("auth-provider"):
-        found.authorization = _by_provider(config, user)
+        found.authorization = Authorization(lambda: _by_provider(config, user))
 
 
 def _decoded(entry: Entry, key: str) -> str:
@@ -465,67 +466,22 @@ def _cluster_info(cluster: Entry, found: Credentials) -> Entry:
     }
 
 
-# OIDC
+def _by_provider(config: Kubeconfig, user: Entry) -> tuple[str, float]:
+    """Return the header for a user with an ``auth-provider``, such as OIDC, by kubernetes-asyncio."""
+    import asyncio
 
+    from kubernetes_asyncio.client import Configuration
+    from kubernetes_asyncio.config import ConfigException, load_kube_config_from_dict
 
-def _by_provider(config: Kubeconfig, user: Entry) -> Authorization:
-    """Return the header for a user with the ``auth-provider`` OIDC (client-go ``plugin/pkg/client/auth/oidc``)."""
-    provider = user["auth-provider"]
-    name, settings = str(provider.get("name") or ""), dict(provider.get("config") or {})
-    if name != "oidc":
-        # client-go has removed the others in 1.26.
-        raise _unusable(f"{config.name}: the auth-provider {name!r} is not supported; use a credential plugin (exec)")
-    tokens = {"id": str(settings.get("id-token") or ""), "refresh": str(settings.get("refresh-token") or "")}
-
-    def read() -> tuple[str, float]:
-        until = _expiry(tokens["id"])
-        if until <= monotonic():
-            try:
-                _refresh(settings, tokens)
-            except (OSError, LookupError, TypeError, ValueError) as error:
-                raise _unusable(f"{config.name}: the id-token has expired and cannot be renewed: {error}") from error
-            until = _expiry(tokens["id"])
-        return f"Bearer {tokens['id']}", max(until, monotonic() + 1.0)
-
-    return Authorization(read)
-
-
-def _expiry(token: str) -> float:
-    """Return the monotonic time shortly before the expiry of an id-token, or 0 for a malformed token."""
-    payload = token.split(".")[1] if token.count(".") == 2 else ""
+    loaded = Configuration()
+    document = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://localhost"}}],
+        "users": [{"name": "u", "user": dict(user)}],
+    }
     try:
-        at = float(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"])
-    except (LookupError, TypeError, ValueError):
-        return 0.0
-    return monotonic() + at - datetime.now(UTC).timestamp() - EXPIRY_SECONDS
-
-
-def _refresh(settings: Entry, tokens: dict[str, str]) -> None:
-    """Get a new id-token from the issuer. It is not written into the kubeconfig."""
-    import ssl
-    from urllib.parse import urlencode
-    from urllib.request import Request, urlopen
-
-    if not tokens["refresh"]:
-        raise ValueError("there is no refresh-token")
-    authority = _decoded(settings, "idp-certificate-authority-data") or None
-    tls = ssl.create_default_context(cafile=settings.get("idp-certificate-authority"), cadata=authority)
-
-    def ask(url: str, form: Mapping[str, str] | None = None) -> Entry:
-        if not url.startswith("https://"):
-            raise ValueError(f"{url!r} is no https address")
-        body = None if form is None else urlencode(form).encode()
-        with urlopen(Request(url, body), timeout=TOKEN_SECONDS, context=tls) as answer:  # noqa: S310  (https only)
-            found = json.load(answer)
-        if not isinstance(found, dict):
-            raise TypeError(f"{url} answers {type(found).__name__}")
-        return found
-
-    issuer = str(settings["idp-issuer-url"]).rstrip("/")
-    endpoint = str(ask(f"{issuer}/.well-known/openid-configuration")["token_endpoint"])
-    form = {"grant_type": "refresh_token", "refresh_token": tokens["refresh"], "client_id": str(settings["client-id"])}
-    if settings.get("client-secret"):
-        form["client_secret"] = str(settings["client-secret"])
-    found = ask(endpoint, form)
-    tokens["id"] = str(found["id_token"])
-    tokens["refresh"] = str(found.get("refresh_token") or tokens["refresh"])
+        asyncio.run(load_kube_config_from_dict(document, client_configuration=loaded))
+    except (ConfigException, OSError, AttributeError, LookupError, TypeError, ValueError, AssertionError) as error:
+        raise _unusable(f"{config.name}: the auth-provider cannot be used: {error}") from error
+    return str(loaded.api_key.get("BearerToken") or ""), monotonic() + TOKEN_SECONDS

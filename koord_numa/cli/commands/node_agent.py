@@ -193,7 +193,7 @@ async def _main(config: "AgentConfig", kubeconfig: Path | None, *, release: bool
     from koord_numa.node.agent import Agent
     from koord_numa.node.inputs.api_client import NodeApi, from_kubeconfig, in_cluster
 
-    access = from_kubeconfig(kubeconfig) if kubeconfig else in_cluster(os.environ)
+    access = await from_kubeconfig(kubeconfig) if kubeconfig else in_cluster(os.environ)
     async with NodeApi(access) as api:
         agent = Agent(config, api)
         if release:

@@ -11,7 +11,7 @@ from koord_numa.cli.parameters import Documented
 from koord_numa.cli.render.output import Output, with_output
 from koord_numa.view.documents import document
 
-PACKAGES: Final = ("kopf", "aiohttp", "numpy")
+PACKAGES: Final = ("kopf", "kubernetes-asyncio", "aiohttp", "numpy")
 """Dependencies that are relevant for bug reports."""
 
 

@@ -2,7 +2,7 @@
 A small client of the API server on aiohttp alone: a full client would double the agent's memory.
 
 In a cluster, the token and certificate of the service account are used, and the token file is read periodically. A
-kubeconfig is for tests by hand.
+kubeconfig is for tests by hand: it is parsed by kubernetes-asyncio, which is imported only then.
 """
 
 import ssl
@@ -15,8 +15,6 @@ from typing import Any, Final, Self
 import aiohttp
 import orjson
 from aiohttp.http_exceptions import HttpProcessingError
-
-from koord_numa.cluster.credentials import NoCredentials, load_credentials
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_LIFE: Final = 60.0
@@ -65,17 +63,38 @@ def in_cluster(environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -
     return ApiAccess(f"https://{address}:{port}", token_file=folder / "token", tls=tls)
 
 
-def from_kubeconfig(path: Path) -> ApiAccess:
+async def from_kubeconfig(path: Path) -> ApiAccess:
     """Return the access of a kubeconfig. Raises ``NodeApiError`` if it is unusable."""
+    from kubernetes_asyncio import client, config  # noqa: PLC0415  (40 MB, for kubeconfigs only)
+
+    found = client.Configuration()
+    # A malformed file raises various errors.
     try:
-        found = load_credentials(path)
-        if not found.server.startswith(("http://", "https://")):
-            raise NodeApiError(0, f"{path}: {found.server!r} is no address of a server")
-        tls = found.tls() if found.server.startswith("https") else None
-        token = found.authorization.value()
-    except (NoCredentials, OSError) as error:
+        await config.load_kube_config(config_file=str(path), client_configuration=found)
+    except (config.ConfigException, OSError, KeyError, TypeError, ValueError) as error:
         raise NodeApiError(0, f"{path}: {error}") from None
-    return ApiAccess(found.server.rstrip("/"), token=token.removeprefix("Bearer "), tls=tls)
+    except RecursionError:
+        raise NodeApiError(0, f"{path} is nested too deeply") from None
+    host = found.host or ""
+    if not host.startswith(("http://", "https://")):
+        raise NodeApiError(0, f"{path}: {host!r} is no address of a server")
+    try:
+        tls = _tls(found) if host.startswith("https") else None
+    except OSError as error:  # includes errors of ssl
+        raise NodeApiError(0, f"{path}: its certificates cannot be used: {error}") from None
+    # The name of the key depends on the version of kubernetes-asyncio.
+    token = found.api_key.get("BearerToken") or found.api_key.get("authorization") or ""
+    return ApiAccess(host.rstrip("/"), token=token.removeprefix("Bearer "), tls=tls)
+
+
+def _tls(found: Any) -> ssl.SSLContext:
+    """Return the TLS context of a client configuration. Raises ``OSError``."""
+    tls = ssl.create_default_context(cafile=found.ssl_ca_cert)
+    if found.cert_file:
+        tls.load_cert_chain(found.cert_file, found.key_file)
+    if not found.verify_ssl:
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    return tls
 
 
 class NodeApi:
