@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=FEW,
         help=f"lives of kubelet-owned nodes; above {FEW}, new ones, and all seeds of sampled tests",
     )
-    parser.addoption("--stories", type=int, default=120, help="random stories of late events and preemption")
+    parser.addoption("--stories", type=int, default=300, help="random stories of late events and preemption")
     parser.addoption("--shapes", type=int, default=240, help="pods of ever new shapes in the test of growth")
     parser.addoption("--lifecycles", type=int, default=1000, help="pods that come and go in the tests of growth")
 
