@@ -323,6 +323,11 @@ def test_malformed_held_devices(text: str) -> None:
     assert found.devices == ()
 
 
+def test_held_devices_are_counted_before_they_are_read() -> None:
+    with pytest.raises(WireError, match="257 devices are too many"):
+        device_grants(json.dumps({"gpu": ["no device"] * 257}), FieldPath("pod"))
+
+
 def test_a_pod_with_a_node_holds_and_one_without_does_not() -> None:
     """The annotation of a waiting pod was copied from another one. Both ways to parse a bound pod agree."""
     raw = pod(device_allocated=device_allocated(HELD))
