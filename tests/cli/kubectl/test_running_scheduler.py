@@ -56,6 +56,7 @@ async def scheduling(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
             await until(lambda: runtime.scheduler.queue_numbers().unschedulable == 1)
             await until(lambda: not runtime.scheduler.cache.assumed)
             cluster.create([deployed("me")])
+            await until(lambda: len(runtime.scheduler.cache.node_of) == 2)
             port = runtime.http_server.port
             assert port is not None
             cluster.server.local_ports["scheduling", "me", DEFAULT_PORT] = port

@@ -42,7 +42,7 @@ async def test_no_pod_goes_where_cpus_are_not_known(status: str) -> None:
     entry, document = node_entry(info), node_document(info, there.world.engine.claims, "")
     assert entry is not None
     assert document is not None
-    assert entry["state"] == "untrusted"
+    assert entry["state"] == "conflict"
     assert document["pods"][0]["cpus"] == "not known"
 
 
