@@ -113,7 +113,14 @@ def partition_points(machine: DeviceMachine, use: DeviceUse, demand: DeviceDeman
 
 
 def fits_one_numa_node(machine: DeviceMachine, use: DeviceUse, demand: DeviceDemand) -> bool:
-    """Return whether the devices of a single NUMA node suffice, as the policy SingleNUMANode requires."""
+    """
+    Return whether the devices of a single NUMA node suffice, as the policy SingleNUMANode requires.
+
+    May be true for devices whose NUMA node is not known.
+    """
+    first = allocate(machine, use, demand)
+    if isinstance(first, Chosen) and machine.numa_of(first.devices).bit_count() <= 1:
+        return True  # the usual case, and cached
     places = places_of(machine, demand)
     return not places or any(isinstance(allocate(machine, use, demand, 1 << numa), Chosen) for numa in numa_ids(places))
 
