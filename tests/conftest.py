@@ -44,9 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The size of the chaos runs: the defaults are what `make check` can afford, `make chaos` asks for more."""
     parser.addoption("--chaos-seeds", type=int, default=1, help="how many random runs")
-    parser.addoption("--chaos-pods", type=int, default=200, help="pods in each of them; a fault for every five")
+    parser.addoption("--chaos-pods", type=int, default=300, help="pods in each of them; a fault for every five")
     parser.addoption(
-        "--hostile-objects", type=int, default=300, help="objects that mean no good, through the whole runtime"
+        "--hostile-objects", type=int, default=600, help="objects that mean no good, through the whole runtime"
     )
     parser.addoption(
         "--law-examples",

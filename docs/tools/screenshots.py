@@ -36,7 +36,7 @@ CLUSTERS: Final[dict[str, tuple[int, Shot]]] = {
     "page-6-nodes": (6, ("#/cluster", "light", 1280, 620)),
     "page-1000-nodes": (1000, ("#/cluster?group=topology.kubernetes.io/zone", "dark", 1280, 900)),
 }
-"""Pictures of clusters with so many nodes."""
+"""Numbers of nodes of the clusters in the pictures."""
 
 XEON: Final = {"numa": 1, "cores": 24, "memory": "192Gi"}
 EPYC: Final = {"numa": 4, "cores": 8, "memory": "96Gi"}

@@ -47,7 +47,7 @@ class PodConnection(http.client.HTTPConnection):
         self.sock = _PodSocket(self._through, incoming)  # as much of a socket as is used
 
     def connect(self) -> None:
-        """Do nothing: the connection is open from the beginning."""
+        """Keep the connection, which is already open."""
 
     def close(self) -> None:
         """Close the WebSocket."""
@@ -79,7 +79,7 @@ class _PodSocket:
         self._begun: set[int] = set()
 
     def close(self) -> None:
-        """Do nothing: the connection closes the WebSocket."""
+        """Leave the WebSocket open. Closing the connection closes it."""
 
     def sendall(self, data: bytes) -> None:
         """Send bytes to the pod."""

@@ -36,13 +36,13 @@ async def test_200_pods_on_20_machines(tmp_path: Path) -> None:
 
 async def test_killed_in_the_middle_and_started_again(tmp_path: Path) -> None:
     async with world(tmp_path) as cluster:
-        pods = mixed_pods(120)
-        cluster.create(pods[:80])
+        pods = mixed_pods(200)
+        cluster.create(pods[:120])
         process = await cluster.schedule()
-        await until(lambda: len(cluster.unbound()) < 50)
+        await until(lambda: len(cluster.unbound()) < 60)
         await ended(process, SIGKILL)
         left = cluster.unbound()
-        cluster.create(pods[80:])
+        cluster.create(pods[120:])
         await cluster.schedule()
         await until(lambda: not cluster.unbound())
         assert left
@@ -66,8 +66,8 @@ async def test_a_stopped_leader_is_followed_at_once(tmp_path: Path) -> None:
 async def test_a_killed_leader_is_followed_and_nothing_is_bound_twice(tmp_path: Path) -> None:
     async with world(tmp_path, lease=BRIEF_LEASE) as cluster:
         leader = await leader_and_standby(cluster)
-        cluster.create(mixed_pods(120))
-        await until(lambda: len(cluster.unbound()) < 90)
+        cluster.create(mixed_pods(200))
+        await until(lambda: len(cluster.unbound()) < 150)
         await ended(leader, SIGKILL)
         await until(lambda: not cluster.unbound())
         assert cluster.holder() == "second"

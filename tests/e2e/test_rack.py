@@ -99,7 +99,7 @@ async def test_the_same_overfull_rack_twice_is_filled_in_the_same_way(tmp_path: 
         folder = tmp_path / attempt
         await asyncio.to_thread(folder.mkdir)
         async with world(folder) as cluster:
-            cluster.create(more_than_fits(150))
+            cluster.create(more_than_fits(200))
             await cluster.schedule(*PROGRAM)  # not forked from one: with another order of sets
             await until(lambda: answered(cluster))
             found.append(placements(cluster))

@@ -168,7 +168,7 @@ def strings_in(value: Any) -> Iterator[str]:
 
 
 @given(clusters())
-@settings(max_examples=20)
+@settings(max_examples=60)
 def test_no_string_contains_a_name(cluster: tuple[set[str], list[dict[str, Any]]]) -> None:
     names, objects = cluster
     hidden = hash_names(objects)
