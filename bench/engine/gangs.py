@@ -5,6 +5,7 @@ Wall time and CPU time of this process. ``gangs-decision`` is one decision about
 """
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from bench.engine._answering import AnsweringBinder, scheduler_with
 from bench.engine._requests import pod_request
 from bench.engine.loop import kubelet_nodes, plain_nodes
 from bench.figure import Figure
+from koord_numa.app.tasks import THRESHOLDS
 from koord_numa.core.gangs.decide import Group, Member, Placed, decide_group
 from koord_numa.core.gangs.model import Dialect, GangKey, GangRef, GangSpec, PodGroup
 from koord_numa.core.objects.request import Pod, PodKey
@@ -40,6 +42,8 @@ def cluster(nodes: int, *, kubelets: bool) -> tuple[AnsweringBinder, Scheduler]:
     binder = AnsweringBinder()
     scheduler = scheduler_with(binder)
     (kubelet_nodes if kubelets else plain_nodes)(scheduler, nodes)
+    gc.collect()
+    gc.set_threshold(*THRESHOLDS)  # as the operator does
     return binder, scheduler
 
 

@@ -6,13 +6,13 @@ scheduler-plugins. A *group* is the unit of a decision: a gang, or the gangs of 
 """
 
 from collections.abc import Iterable, Mapping
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Final
 
 from koord_numa.core.value_objects import ValueObject
 
 
-class Dialect(Enum):
+class Dialect(StrEnum):
     """API that defines the objects and labels of a gang. The value is the name in messages."""
 
     KUBERNETES = "scheduling.k8s.io"

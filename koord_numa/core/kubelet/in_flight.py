@@ -61,7 +61,7 @@ class InFlightPods:
         """Return whether the kubelet may reject the pod because one of these pods is on another NUMA node than foreseen."""
         if not asks_managers(request, self.arrivals[0].before[0].state.node):
             return False
-        return not (self.all_equal(request) or self.leaves_room(request)) and self.may_move()
+        return self.may_move() and not (self.all_equal(request) or self.leaves_room(request))
 
     def may_move(self) -> bool:
         """Return whether one of these pods may be on another NUMA node, because a pod has left and no event has shown it yet."""
@@ -218,7 +218,10 @@ def refused_ones(belief: Belief | None) -> list[Arrival]:
     if belief is None or not belief.arrivals or belief.lost or belief.overflow or belief.shortened:
         return []
     states = belief.hypotheses
-    refused = [it for it in belief.arrivals if it.known is None and not any(one.has(it.uid) for one in states)]
+    rejected = {it.uid for it in belief.arrivals if it.known is None}
+    for one in states:
+        rejected.difference_update(one.state.pods, one.unplaced, one.unlocated)
+    refused = [it for it in belief.arrivals if it.uid in rejected] if rejected else []
     return refused if refused and len(states) <= MOST_STATES and all(_is_known(one) for one in states) else []
 
 

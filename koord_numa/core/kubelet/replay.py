@@ -299,6 +299,12 @@ def arrive(before: Hypothesis, uid: str, request: PodRequest) -> dict[Outcome, H
 
     A rejected pod leaves the hypothesis unchanged.
     """
+    if not (before.loose or before.spread or before.sharing):
+        # One variant, in which no CPU is loose: nothing has to be merged.
+        outcomes = [*_outcomes(before, uid, request)]
+        if len(outcomes) == 1:
+            [(outcome, after)] = outcomes
+            return {outcome if outcome is None or before.state.node.aligns else (outcome, after.surely_held): after}
     found: dict[Outcome, Hypothesis] = {}
     for variant in chain.from_iterable(device_layouts(one, request) for one in variants(before, request)):
         still = _loose(variant)
@@ -349,7 +355,8 @@ def admitted(before: Iterable[Hypothesis], uid: str, request: PodRequest) -> lis
 
 
 def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tuple[Outcome, Hypothesis]]:
-    ways = orders(request, before.state.node)
+    node = before.state.node
+    ways = orders(request, node)
     answers = [_answer(before, request, order) for order in ways]
     admitted = [each for each in answers if isinstance(each, DryRunAdmitted)]
     keys = [_outcome(before, each) for each in admitted]
@@ -363,7 +370,6 @@ def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tup
             yield key, after if len(admitted) == len(answers) else _with_more_left(after, uid)
     if len(admitted) < len(answers):
         yield None, before
-    node = before.state.node
     open_ = (node.distributes_across_numa or not node.is_published) and not before.options
     for order in ways if open_ else ():
         yield from _in_other_shares(before, uid, request, order)

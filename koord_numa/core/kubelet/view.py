@@ -13,7 +13,7 @@ from typing import Final
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.admit import Trust
 from koord_numa.core.kubelet.demand import is_memory, pod_demand
-from koord_numa.core.kubelet.hypothesis import Hypothesis, Signature, cpus_by_numa
+from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.in_flight import InFlightPods
 from koord_numa.core.kubelet.inferred_state import Published, infer_state, parted_cpus, without_leftovers
 from koord_numa.core.kubelet.node_config import NodeConfig
@@ -122,7 +122,11 @@ class KubeletView:
     @property
     def topology(self) -> NodeResourceTopology | None:
         """The published topology with the zones of this view, or ``None`` if none is published."""
-        return None if self.frame is None else replace(self.frame.topology, zones=self.zones)
+        if self.frame is None:
+            return None
+        published = self.frame.topology
+        zones = tuple(_left(zone, self.state) for zone in published.zones) if self.followed else self.zones
+        return replace(published, zones=zones)
 
 
 def kubelet_view(
@@ -207,10 +211,9 @@ def followed_view(
         for one in hypotheses
     )
     cores = cores_of(node, frame, frame.topology.zones, evidence, free)
-    # The first hypothesis wins, because they are in order of likelihood. A single hypothesis needs no comparison.
-    rooms: dict[Signature, Hypothesis] = {}
-    for one in seen:
-        rooms.setdefault(one.room if len(seen) > 1 else (), one)
+    rooms = seen
+    if len(seen) > 1:  # the first hypothesis with a room wins, because they are in order of likelihood
+        rooms = tuple({one.room: one for one in reversed(seen)}.values())[::-1]
     return KubeletView(
         node=node.name,
         newer=newer_version(node.kubelet),
@@ -218,9 +221,8 @@ def followed_view(
         cores=cores if seen[0].state.node.pins_cpus else NO_RULE,
         problem=_problem_in(frame),
         frame=frame,
-        zones=tuple(_left(zone, seen[0].state) for zone in frame.topology.zones),
         followed=True,
-        rooms=tuple(rooms.values()),
+        rooms=rooms,
     )
 
 

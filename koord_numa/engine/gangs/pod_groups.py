@@ -228,8 +228,10 @@ class PodGroups:
         """Return the gangs that are decided on together with this gang, and why its members wait; empty if they may be tried."""
         if not self.enabled:
             return (key,), SWITCHED_OFF
-        specs: dict[GangKey, GangSpec] = {}
         own = self.spec_of(key)
+        if own is not None and not own.group and not own.problem:  # most gangs
+            return (key,), wait_for_members(key, own, self.gang(key).counts)
+        specs: dict[GangKey, GangSpec] = {}
         if own is not None:
             specs[key] = own
             for name in own.group[: MAX_GANGS + 1]:
