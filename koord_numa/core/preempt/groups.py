@@ -129,8 +129,9 @@ class EvictionTrial:
         self._take(member.uid)
 
     def domains(self, keys: Sequence[str]) -> Sequence[Domain]:
-        """As ``Trial.domains``. Evictions make room, so that the free amounts are no bound."""
-        return [replace(domain, rooms=None) for domain in self._plan.domains(keys)]
+        """As ``Trial.domains``, with a candidate node. Evictions make room, so that the free amounts are no bound."""
+        nodes = self._plan.nodes.keys()
+        return [replace(it, rooms=None) for it in self._plan.domains(keys) if not nodes.isdisjoint(it.nodes)]
 
     def put(self, uid: str, placement: Placement) -> None:
         """Assume a member."""

@@ -14,14 +14,17 @@ from logging import getLogger
 from math import inf
 from typing import Final
 
+from koord_numa.core.claims.allocation import Allocation
 from koord_numa.core.gangs.decide import Domain, Group
-from koord_numa.core.gangs.model import GangKey
+from koord_numa.core.gangs.model import GangKey, TopologyLevel
 from koord_numa.core.preempt.dry_run import PreemptionNode
 from koord_numa.core.preempt.groups import GroupCandidate, GroupEvictions, Preemptor
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.resources import CPU, PODS, ResourceList, add
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.claims.lister import AssumedClaim
+from koord_numa.engine.gangs.group_report import HOSTNAME
 from koord_numa.engine.gangs.trial import ClusterTrial, member_of
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.preemption.evaluator import CHUNK, Evaluator
@@ -206,7 +209,8 @@ class GroupPreemption:
         scheduled = handle.pod_groups.nodes_of(keys)
         trial = ClusterTrial(handle, {it.uid: it.pod for it in needed}, scheduled)
         if trial.shared_claims:
-            return None  # it is not known which devices the first member would share
+            # Which devices will be shared is not known yet. On one node, all members can use them.
+            levels = (*levels, TopologyLevel(HOSTNAME))
         keys_of_levels = [level.key for level in levels if level.required] or [level.key for level in levels]
         within = None
         if keys_of_levels:
@@ -216,7 +220,8 @@ class GroupPreemption:
             return None
         plan = self._evictions(nodes, needed, trial.domains)
         counts: dict[GangKey, int] = {}
-        group_members = tuple(member_of(it) for it in needed)
+        classes = self._classes(needed)
+        group_members = tuple(replace(member_of(it), kind=kind) for it, kind in zip(needed, classes, strict=True))
         for member in group_members:
             counts[member.gang] = counts.get(member.gang, 0) + 1
         steps = plan.find(Group(group_members, counts, levels))
@@ -288,8 +293,7 @@ class GroupPreemption:
         own = frozenset(it.uid for it in members)
         by_class: dict[RequestClass, Preemptor] = {}
         preemptors = {}
-        for pending in members:
-            request_class = pending.request_class
+        for pending, request_class in zip(members, self._classes(members), strict=True):
             known = by_class.get(request_class)
             if known is None:
                 known = by_class[request_class] = Preemptor(
@@ -300,6 +304,30 @@ class GroupPreemption:
                 )
             preemptors[pending.uid] = replace(known, pod=pending.pod)
         return GroupEvictions(nodes, preemptors, domains)
+
+    def _classes(self, members: Sequence[PendingPod]) -> list[RequestClass]:
+        """
+        Return the request classes of the members.
+
+        Of members that share a claim without devices, the first allocates them, and the others need none.
+        """
+        handle, found = self.handle, list[RequestClass]()
+        shared = ClusterTrial(handle, {it.uid: it.pod for it in members}).shared_claims
+        assumed, taken = handle.selector.claims.assumed, set[str]()
+        try:
+            for pending in members:
+                pod, gang = pending.pod, pending.pod.request.gang
+                own = [it.uid for it in handle.resource_claims.claims_of(pod) if it.uid in shared] if shared else []
+                known = None if taken.isdisjoint(own) else handle.classes.of(pod)
+                found.append(known or pending.request_class)
+                for uid in own:
+                    if uid not in assumed:
+                        taken.add(uid)
+                        assumed[uid] = AssumedClaim(Allocation(), pod.key.uid, None if gang is None else gang.key)
+        finally:
+            for uid in taken:
+                del assumed[uid]
+        return found
 
     def _may_use(self, request_class: RequestClass, node: str) -> bool:
         return not self.handle.selector.bars_of(request_class)(node)

@@ -15,7 +15,8 @@ from koord_numa.ports import Unavailable
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
 from tests.core.claims.worlds import claim_object, device, device_class, published, request
 from tests.engine.claims.claim_server import Server
-from tests.engine.world import World, make_node, make_pod, make_world
+from tests.engine.preemption.world import leaves, make_room, wrote
+from tests.engine.world import World, bound, make_node, make_pod, make_world
 
 KEY = GangKey(Dialect.KUBERNETES, "default", "g")
 GPUS = {"nodeName": "a"}
@@ -195,3 +196,44 @@ async def test_one_channel_for_each_node_spreads_the_members() -> None:
     world.waits(*pods)
     await world.settle()
     assert nodes_of(world) == ["a", "b", "c"]
+
+
+def low(name: str, place: str, cpu: int, priority: int) -> Pod:
+    """A pod of lower priority than the group that runs there."""
+    pod = make_pod(name, cpu=cpu)
+    return bound(replace(pod, request=replace(pod.request, priority=priority), started=True, phase="Running"), place)
+
+
+async def test_a_group_with_a_shared_claim_evicts_on_one_node() -> None:
+    world, _ = world_of(
+        [node("a", 4), node("b", 4), node("c", 4)], slices(a={"nodeName": "a"}, b={"nodeName": "b"}), claim("both")
+    )
+    running = [low("a0", "a", 2000, 3), low("a1", "a", 2000, 3), low("b0", "b", 4000, 5), low("c0", "c", 4000, 0)]
+    for pod in running:
+        world.server.pods[pod.key.uid] = pod
+        world.engine.handlers.bound_pods.observe("ADDED", pod)
+    world.engine.handlers.budgets.replace([])
+    group(world, 2)
+    world.waits(*(replace(pod, request=replace(pod.request, priority=10)) for pod in members(2, SHARED)))
+    await make_room(world)
+    # Node c has no devices, and the pod of node b has a higher priority.
+    evicted = [call for call in wrote(world) if call.startswith("evict")]
+    assert sorted(evicted) == ["evict a0", "evict a1"]
+    assert {it.node for it in world.engine.handle.nominator} == {"a"}
+    assert not world.engine.claims.assumed
+    leaves(world, "a0", "a1")
+    await make_room(world)
+    assert nodes_of(world) == ["a", "a"]
+    assert world.engine.claims.claims["default", "both"].allocation is not None
+
+
+async def test_a_shared_claim_without_any_device_evicts_nobody() -> None:
+    world, _ = world_of([node("a", 4)], slices(b={"nodeName": "b"}), claim("both"))
+    pod = low("a0", "a", 4000, 0)
+    world.server.pods[pod.key.uid] = pod
+    world.engine.handlers.bound_pods.observe("ADDED", pod)
+    world.engine.handlers.budgets.replace([])
+    group(world, 2)
+    world.waits(*(replace(each, request=replace(each.request, priority=10)) for each in members(2, SHARED)))
+    await make_room(world)
+    assert [call for call in wrote(world) if call.startswith(("evict", "nominate"))] == []
