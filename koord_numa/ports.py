@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from koord_numa.core.claims.resource_claim import ResourceClaim
     from koord_numa.core.cpuset import CpuSet
     from koord_numa.core.gangs.model import GroupStatus, PodGroup
-    from koord_numa.core.objects.rebind_request import PodRevision, RebindAnswer, RebindRequest
     from koord_numa.core.objects.request import Pod, PodKey
     from koord_numa.core.objects.verdicts import Placement
     from koord_numa.core.objects.volumes import PersistentVolumeClaim
     from koord_numa.core.rebind.pinned_pods import NumaAmounts
+    from koord_numa.core.rebind.plan import PodRevision, RebindAnswer, RebindRequest
 
 StillAllowed = Callable[[], Awaitable[bool]]
 """Returns whether the precondition of a write still holds: this process leads, and the pod has no node."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.allocate import AllocateOptions, WithoutTopology
+from koord_numa.core.allocation.allocate import AllocateOptions, WithoutTopology
 from koord_numa.core.claims.allocation import DeviceUsage
 from koord_numa.core.claims.cpus import CpuSite
 from koord_numa.core.claims.device_hints import ClaimDevices
@@ -46,7 +46,7 @@ from koord_numa.core.objects.vocabulary import (
     QosClass,
 )
 from koord_numa.core.objects.volumes import CsiNode, NodeVolumes, PersistentVolume, PersistentVolumeClaim, Storage
-from koord_numa.core.scheduling.evaluate import evaluate, refuse_everywhere
+from koord_numa.core.scheduling.filters import evaluate, refuse_everywhere
 from koord_numa.core.scheduling.placement import place, place_devices
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
 from koord_numa.core.state.ledger import Ledger

@@ -12,13 +12,11 @@ from typing import Final
 
 from bench.figure import Figure, NotMeasurableError
 from bench.vectors import recorded
-from koord_numa.core.allocate import AllocateOptions, allocate_demand, demand_of
+from koord_numa.core.allocation.allocate import AllocateOptions, allocate_demand, cpu_occupancy, demand_of, place
 from koord_numa.core.allocation.demand import AllocationDemand
-from koord_numa.core.allocation.grant import place
 from koord_numa.core.allocation.numa_offers import offers
 from koord_numa.core.allocation.numa_selection import select_numa_nodes
-from koord_numa.core.cpus.exclusivity import cpu_occupancy
-from koord_numa.core.numa.exclusive import NumaExclusivity
+from koord_numa.core.numa.policies import NumaExclusivity
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass

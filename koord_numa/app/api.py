@@ -15,9 +15,9 @@ from cachetools import TTLCache
 
 from koord_numa.app.debug import find_pod, waited_seconds
 from koord_numa.core.gangs.model import GangKey
-from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.engine.device_moves import DeviceMove
 from koord_numa.engine.metrics import Result
 from koord_numa.engine.queue.request_class import RequestClass

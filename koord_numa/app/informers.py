@@ -44,10 +44,10 @@ from koord_numa.cluster.watch.lister import ListedKind, list_all, list_first_ser
 from koord_numa.cluster.watch.resync import Resync
 from koord_numa.core.claims.inventory import ResourceSlice
 from koord_numa.core.gangs.model import Dialect, PodGroup
+from koord_numa.core.objects.constraints import Workload, WorkloadKind
 from koord_numa.core.objects.node import Node, NodeResourceTopology
-from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.objects.workloads import Workload, WorkloadKind
+from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.event_handlers import ContainedHandler
 from koord_numa.engine.scheduler import Scheduler, Source

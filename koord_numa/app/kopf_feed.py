@@ -10,8 +10,8 @@ from aiohttp.client_middlewares import ClientMiddlewareType
 from koord_numa.cluster.watch.informer import in_batches
 from koord_numa.cluster.watch.resync import ResyncStore
 from koord_numa.core.objects.node import NodeResourceTopology
-from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.engine.containment import Subject
 from koord_numa.engine.event_handlers import ContainedHandler
 from koord_numa.engine.rebind.controller import RebindController

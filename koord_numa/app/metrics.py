@@ -25,8 +25,8 @@ from koord_numa.cluster.leader_election import LeaderElection, LeaseConflicts, N
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.devices import free_devices, free_partitions
 from koord_numa.core.kubelet.demand import REASONS
-from koord_numa.core.objects.rebind_request import RebindPhase
 from koord_numa.core.objects.verdicts import Alignment, Reason
+from koord_numa.core.rebind.plan import RebindPhase
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.engine.cache.node_info import NodeInfo

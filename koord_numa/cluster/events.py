@@ -20,8 +20,8 @@ from cachetools import LRUCache
 
 from koord_numa.cluster.client import MERGE_PATCH, Api, Body
 from koord_numa.cluster.resources import EVENTS, Call
-from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import PodKey
+from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.ports import Clock, ClusterError, Gone, ObjectReference, Unavailable, UnknownOutcome
 from koord_numa.settings import EventSettings
 from koord_numa.wire import names

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import quote
 
 from koord_numa.core.gangs.model import Dialect
-from koord_numa.core.objects.workloads import WorkloadKind
+from koord_numa.core.objects.constraints import WorkloadKind
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.wire import names
 

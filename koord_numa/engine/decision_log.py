@@ -13,7 +13,7 @@ from typing import Final
 
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.verdicts import Placement, Rejection
-from koord_numa.core.scheduling.evaluate import ScoredPlacement
+from koord_numa.core.scheduling.filters import ScoredPlacement
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.ports import Clock
 

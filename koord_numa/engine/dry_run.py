@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
-from koord_numa.core.scheduling.evaluate import ScoredPlacement, choose
+from koord_numa.core.scheduling.filters import ScoredPlacement, choose
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.queue.request_class import RequestClass
 

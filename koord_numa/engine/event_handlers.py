@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from koord_numa.core.objects.constraints import PodTerm
+from koord_numa.core.objects.constraints import DisruptionBudget, Namespace, PodTerm
 from koord_numa.core.objects.devices import DeviceInventory
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Reason, Unschedulable
-from koord_numa.core.objects.workloads import DisruptionBudget, Namespace
 from koord_numa.core.state.inventory import with_kubelet_reserved_cpus
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.listed_changes import ListedChanges

@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol, TypeVar
 import kopf
 
 from koord_numa.core.objects.node import NodeResourceTopology
-from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.ports import DELETED
 from koord_numa.wire.errors import WireError
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from koord_numa.core.quantity import amount
-from koord_numa.core.resources import CPU, MILLI
+from koord_numa.core.resources import CPU, MILLI, amount
 from koord_numa.wire import names
 
 ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})

@@ -13,7 +13,7 @@ import orjson
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import isolation_words
-from koord_numa.core.quantity import amount
+from koord_numa.core.resources import amount
 from koord_numa.wire import names
 
 # Finished pods hold nothing, though their object and its annotation exist until garbage collection.

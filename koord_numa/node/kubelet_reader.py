@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Final
 
-from koord_numa.core.objects.kubelet_checkpoint import KubeletCheckpoint
+from koord_numa.core.objects.node import KubeletCheckpoint
 from koord_numa.core.value_objects import replace
 from koord_numa.node.bound_pod import BoundPod
 from koord_numa.node.inputs.kubelet_config import KubeletOptions

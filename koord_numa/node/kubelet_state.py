@@ -10,9 +10,8 @@ repeated.
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from koord_numa.core.bit_sets import members
-from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.objects.kubelet_checkpoint import (
+from koord_numa.core.cpuset import EMPTY, CpuSet, members
+from koord_numa.core.objects.node import (
     ContainerState,
     CpuRow,
     HeldMemory,

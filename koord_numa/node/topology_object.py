@@ -15,9 +15,8 @@ from typing import Any, Final
 import orjson
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.objects.kubelet_checkpoint import KubeletCheckpoint
-from koord_numa.core.quantity import format_amount
-from koord_numa.core.resources import CPU, MEMORY, MILLI
+from koord_numa.core.objects.node import KubeletCheckpoint
+from koord_numa.core.resources import CPU, MEMORY, MILLI, format_amount
 from koord_numa.node.decided import DecidedPod
 from koord_numa.node.inputs.kubelet_config import KubeletConfigError, KubeletOptions
 from koord_numa.node.inputs.podresources import PodResources

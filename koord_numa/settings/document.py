@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from koord_numa.core.kubelet.options import StatedOptions
 from koord_numa.core.objects.vocabulary import UnknownKubeletOptions
-from koord_numa.core.quantity import supply
+from koord_numa.core.resources import supply
 from koord_numa.core.spelling import closest
 from koord_numa.settings.sections import (
     AssumedKubeletOptions,

@@ -26,13 +26,12 @@ from koord_numa.core.objects.vocabulary import (
     NumaExclusive,
     NumaPolicy,
 )
-from koord_numa.core.pod_resources import effective_requests
+from koord_numa.core.pod_resources import effective_requests, may_use_cpuset
 from koord_numa.core.preempt.dry_run import DryRun, PreemptionNode, answer_of
-from koord_numa.core.qos import may_use_cpuset
 from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
 from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList
-from koord_numa.core.scheduling.evaluate import ScoredPlacement
+from koord_numa.core.scheduling.filters import ScoredPlacement
 from koord_numa.core.spelling import is_near, plain
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger

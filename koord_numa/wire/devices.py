@@ -30,7 +30,7 @@ from koord_numa.core.objects.devices import (
     TopologyScope,
     VirtualFunction,
 )
-from koord_numa.core.quantity import format_amount
+from koord_numa.core.resources import format_amount
 from koord_numa.core.spelling import closest
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError, quoted

@@ -5,7 +5,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
-from koord_numa.core.objects.images import Image
+from koord_numa.core.objects.node import Image
 from koord_numa.wire.parsing import Strict
 
 MOST_IMAGES: Final = 256

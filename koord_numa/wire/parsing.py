@@ -11,7 +11,7 @@ from cachetools import LRUCache
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from koord_numa.core import quantity
+from koord_numa.core import resources
 from koord_numa.core.spelling import meant
 from koord_numa.wire.errors import FieldPath, WireError, first_mistake, quoted
 from koord_numa.wire.names import RENAMED_RESOURCES
@@ -286,7 +286,7 @@ def _parsed(parse: Callable[[str, Quantity], int | None], name: str, value: Quan
 def _request(name: str, value: Quantity) -> int | None:
     try:
         # Limited to an exbibyte: sums over a cluster must fit into 64 bits.
-        return min(LARGEST, quantity.amount(name, value))
+        return min(LARGEST, resources.amount(name, value))
     except ValueError:
         return None
 
@@ -294,6 +294,6 @@ def _request(name: str, value: Quantity) -> int | None:
 @lru_cache(maxsize=32768)
 def _supply(name: str, value: Quantity) -> int | None:
     try:
-        return min(LARGEST, quantity.supply(name, value))
+        return min(LARGEST, resources.supply(name, value))
     except ValueError:
         return None

@@ -7,16 +7,16 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.objects.rebind_request import (
+from koord_numa.core.rebind.pinned_pods import NumaAmounts
+from koord_numa.core.rebind.plan import (
     DEFAULT_DEADLINE,
+    NodeFigures,
     RebindAction,
     RebindAnswer,
     RebindMove,
     RebindPhase,
     RebindRequest,
 )
-from koord_numa.core.rebind.pinned_pods import NumaAmounts
-from koord_numa.core.rebind.plan import NodeFigures
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import head, version

@@ -4,8 +4,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from koord_numa.core.objects.constraints import LabelSelector
-from koord_numa.core.objects.workloads import DisruptionBudget, Namespace, Workload, WorkloadKey, WorkloadKind
+from koord_numa.core.objects.constraints import (
+    DisruptionBudget,
+    LabelSelector,
+    Namespace,
+    Workload,
+    WorkloadKey,
+    WorkloadKind,
+)
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import Head, Owner, head
 from koord_numa.wire.parsing import Int64, Problems, Strict, read

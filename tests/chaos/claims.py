@@ -10,7 +10,7 @@ from koord_numa.core.claims.allocation import DeviceUsage
 from koord_numa.core.claims.cpus import cpus_of
 from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.quantity import parse_quantity
+from koord_numa.core.resources import parse_quantity
 from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.apiserver.rules.claim_rules import claim_causes
 from koord_numa.sandbox.devices import SimulatedDevices

@@ -8,8 +8,8 @@ from koord_numa.cluster.client import Api
 from koord_numa.cluster.events import EventRecorder
 from koord_numa.cluster.writers.rebind_writer import MOVES_SHOWN, ApiRebindWriter
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.objects.rebind_request import RebindAnswer, RebindMove, RebindPhase, RebindRequest
 from koord_numa.core.objects.request import PodKey
+from koord_numa.core.rebind.plan import RebindAnswer, RebindMove, RebindPhase, RebindRequest
 from koord_numa.ports import Conflict, Gone, Invalid, UnknownOutcome
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, Effect, Fault
 from koord_numa.wire import parse_rebind

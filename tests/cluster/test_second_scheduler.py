@@ -11,7 +11,7 @@ from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, Leas
 from koord_numa.cluster.writers.binder import ApiBinder
 from koord_numa.cluster.writers.rebind_writer import ApiRebindWriter
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.objects.rebind_request import PodRevision
+from koord_numa.core.rebind.plan import PodRevision
 from koord_numa.ports import NotLeader, UnknownOutcome
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from koord_numa.wire.pod.pods import parse_pod

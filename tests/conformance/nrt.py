@@ -19,10 +19,9 @@ from koord_numa.core.objects.vocabulary import (
     ScoringType,
 )
 from koord_numa.core.pod_resources import kube_qos
-from koord_numa.core.quantity import amount
-from koord_numa.core.resources import ResourceList
+from koord_numa.core.resources import ResourceList, amount
 from koord_numa.core.score import least_numa_nodes as least
-from koord_numa.core.score.zones import score_zones
+from koord_numa.core.score.node_scores import score_zones
 from tests.conformance.deviations import Deviation
 from tests.conformance.vectors import Case, Oracle
 

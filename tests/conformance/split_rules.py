@@ -9,7 +9,7 @@ gives the recorded answer, and ours fits exactly when it can and is even (rows `
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
-from koord_numa.core.allocation.grant import place
+from koord_numa.core.allocation.allocate import place
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.numa.policies import Decision
 from koord_numa.core.objects.verdicts import Placement

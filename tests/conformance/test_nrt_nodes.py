@@ -9,7 +9,7 @@ import pytest
 from koord_numa.core.fit.zones import fits_zones
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope, KubeQos, ScoringType
-from koord_numa.core.score.zones import score_zones
+from koord_numa.core.score.node_scores import score_zones
 from tests.conformance.nrt import load_pod
 from tests.conformance.vectors import folder
 

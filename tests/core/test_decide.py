@@ -6,7 +6,7 @@ from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NodeScoring, NumaPolicy, QosClass, ScoringType
-from koord_numa.core.scheduling.evaluate import decide
+from koord_numa.core.scheduling.filters import decide
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.scheduling.scorers import DEFAULT_WEIGHTS
 from koord_numa.core.state.ledger import Ledger

@@ -16,7 +16,7 @@ from koord_numa.core.objects.node import Node, Taint
 from koord_numa.core.objects.request import Container, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import ContainerKind, ScoringType
-from koord_numa.core.scheduling.evaluate import ScoredPlacement, answers, decide
+from koord_numa.core.scheduling.filters import ScoredPlacement, answers, decide
 from koord_numa.core.scheduling.request import Profile, depends_on_other_pods, scheduling_request
 from koord_numa.core.scheduling.scorers import DEFAULT_WEIGHTS
 from koord_numa.core.state.inventory import inventory

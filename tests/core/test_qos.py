@@ -4,7 +4,7 @@ import pytest
 
 from koord_numa.core.objects.request import Container, NumaSpec, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, NumaPolicy, PriorityClass, QosClass
-from koord_numa.core.qos import (
+from koord_numa.core.pod_resources import (
     bursts,
     default_qos,
     is_exclusive_by_policy,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.quantity import amount, format_amount, parse_quantity, supply
+from koord_numa.core.resources import amount, format_amount, parse_quantity, supply
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from koord_numa.core.objects.rebind_request import RebindAnswer, RebindMove, RebindPhase, RebindRequest
-from koord_numa.core.rebind.plan import NodeFigures
+from koord_numa.core.rebind.plan import NodeFigures, RebindAnswer, RebindMove, RebindPhase, RebindRequest
 from koord_numa.sandbox.apiserver import ApiError, ApiServer
 from koord_numa.wire import parse_rebind, parse_topology, rebind_status
 from tests.wire.objects import KOORDINATOR_NRT, KUBELET_NRT, REBIND, changed

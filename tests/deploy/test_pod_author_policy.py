@@ -10,7 +10,7 @@ import yaml
 
 from koord_numa.core.allocation.demand import AllocateOptions, demand_of
 from koord_numa.core.objects.verdicts import Rejection
-from koord_numa.core.quantity import amount
+from koord_numa.core.resources import amount
 from koord_numa.wire.pod.pods import parse_pod
 from tests.deploy.test_manifests import CHART, rendered
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
-from koord_numa.core.scheduling.evaluate import ScoredPlacement
+from koord_numa.core.scheduling.filters import ScoredPlacement
 from koord_numa.engine.decision_log import COMPARED_A_SECOND, KEPT, DecisionLog, LoggedDecision, RunnerUp
 
 ANSWERS: Mapping[str, ScoredPlacement | Rejection] = {

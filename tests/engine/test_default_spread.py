@@ -4,11 +4,18 @@ from collections import Counter
 
 import pytest
 
-from koord_numa.core.objects.constraints import LabelSelector, Operator, Requirement, SpreadConstraint
+from koord_numa.core.objects.constraints import (
+    LabelSelector,
+    Operator,
+    Requirement,
+    SpreadConstraint,
+    Workload,
+    WorkloadKey,
+    WorkloadKind,
+)
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason
-from koord_numa.core.objects.workloads import Workload, WorkloadKey, WorkloadKind
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.readiness import Source
 from tests.engine.world import World, bound, make_node, make_pod, make_world

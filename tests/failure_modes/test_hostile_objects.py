@@ -7,7 +7,7 @@ from koord_numa.core.objects.node import Node, Taint
 from koord_numa.core.objects.request import Container, Pod
 from koord_numa.core.objects.verdicts import Placement, Reason
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner
-from koord_numa.core.scheduling.evaluate import evaluate_alone
+from koord_numa.core.scheduling.filters import evaluate_alone
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.queue.request_class import RequestClass
 from koord_numa.engine.ranking.node_ranking import Undecided

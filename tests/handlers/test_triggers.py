@@ -11,8 +11,8 @@ from koord_numa.app.informers import Callbacks
 from koord_numa.cluster.watch.lister import PlainParser
 from koord_numa.cluster.watch.resync import ResyncStore
 from koord_numa.core.objects.node import NodeResourceTopology
-from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.handlers import triggers
 from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.handlers.triggers import (

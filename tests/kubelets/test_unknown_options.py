@@ -8,7 +8,7 @@ from koord_numa.core.kubelet.options import StatedOptions
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy, UnknownKubeletOptions
-from koord_numa.core.scheduling.evaluate import decide
+from koord_numa.core.scheduling.filters import decide
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.objects.kubelet_checkpoint import KubeletCheckpoint
+from koord_numa.core.objects.node import KubeletCheckpoint
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.resources import CPU
 from koord_numa.core.value_objects import replace

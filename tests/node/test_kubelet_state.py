@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.objects.kubelet_checkpoint import (
+from koord_numa.core.objects.node import (
     ContainerState,
     CpuRow,
     HeldMemory,

@@ -12,7 +12,7 @@ from typing import Any
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Rejection
-from koord_numa.core.scheduling.evaluate import ScoredPlacement
+from koord_numa.core.scheduling.filters import ScoredPlacement
 from koord_numa.core.value_objects import replace
 from koord_numa.wire import names
 from koord_numa.wire.node.nodes import parse_node

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from koord_numa.core.objects.rebind_request import RebindRequest
+from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.ports import DELETED, EventHandler

@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.objects.rebind_request import PodRevision
 from koord_numa.core.objects.request import Assignment, PodKey
+from koord_numa.core.rebind.plan import PodRevision
 from koord_numa.engine import Scheduler
 from koord_numa.engine.rebind.automatic import DoubleHoldRepair
 from koord_numa.engine.rebind.context import RebindPorts

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.objects.images import Image
+from koord_numa.core.objects.node import Image
 from koord_numa.wire.images import MOST_IMAGES, node_images, normalized, pod_images
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.objects.workloads import Namespace
+from koord_numa.core.objects.constraints import Namespace
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.workloads import parse_namespace
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.objects.rebind_request import RebindAnswer, RebindMove, RebindPhase, RebindRequest
-from koord_numa.core.rebind.plan import NodeFigures
+from koord_numa.core.rebind.plan import NodeFigures, RebindAnswer, RebindMove, RebindPhase, RebindRequest
 from koord_numa.wire import WireError, parse_rebind, rebind_status
 from koord_numa.wire.rebinds import with_cpus
 from tests.wire.objects import REBIND, changed

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from koord_numa.core.objects.constraints import LabelSelector, NodeTerm, Operator, Requirement
+from koord_numa.core.objects.constraints import DisruptionBudget, LabelSelector, NodeTerm, Operator, Requirement
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
-from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
 from koord_numa.wire.workloads import parse_budget
 

@@ -4,8 +4,14 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.objects.constraints import LabelSelector, Operator, Requirement
-from koord_numa.core.objects.workloads import Workload, WorkloadKey, WorkloadKind
+from koord_numa.core.objects.constraints import (
+    LabelSelector,
+    Operator,
+    Requirement,
+    Workload,
+    WorkloadKey,
+    WorkloadKind,
+)
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.pod.pods import parse_pod
 from koord_numa.wire.workloads import parse_workload

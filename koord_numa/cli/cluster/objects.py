@@ -40,11 +40,11 @@ from koord_numa.core.claims.claim import DeviceClass
 from koord_numa.core.claims.inventory import DeviceTaintRule, ResourceSlice
 from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.gangs.model import PodGroup
+from koord_numa.core.objects.constraints import DisruptionBudget, Namespace, Workload, WorkloadKind
 from koord_numa.core.objects.devices import DeviceInventory
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
-from koord_numa.core.objects.workloads import DisruptionBudget, Namespace, Workload, WorkloadKind
 from koord_numa.ports import Forbidden
 from koord_numa.wire.claims.resource_claims import (
     ClaimTemplate,

@@ -10,9 +10,9 @@ from typing import Any, Final
 from koord_numa.cluster.client import MERGE_PATCH, Api, Body
 from koord_numa.cluster.resources import PODS, REBINDS, Call
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.objects.rebind_request import PodRevision, RebindAnswer, RebindRequest
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.rebind.pinned_pods import NumaAmounts
+from koord_numa.core.rebind.plan import PodRevision, RebindAnswer, RebindRequest
 from koord_numa.ports import Conflict, Gone, Invalid
 from koord_numa.wire import names
 from koord_numa.wire.errors import WireError

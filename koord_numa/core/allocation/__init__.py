@@ -1,1 +1,1 @@
-"""The steps of an allocation on a node with scheduler-owned CPUs. ``core/allocate.py`` combines them."""
+"""The steps of an allocation on a node with scheduler-owned CPUs. ``core/allocation/allocate.py`` combines them."""

@@ -1,13 +1,25 @@
-"""The amounts that each NUMA node of a node offers to a pod, and the split of an amount over NUMA nodes."""
+"""The amounts and CPUs that each NUMA node of a node offers to a pod, and preferences among equally narrow sets."""
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol
 
-from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
-from koord_numa.core.cpus.cpu_request import CpuOccupancy
-from koord_numa.core.numa.hints import mask_of, mask_of_ids
+from koord_numa.core.allocation.demand import CpuBinding, NodeRules
+from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.cpus.bind_policies import Downgrade
+from koord_numa.core.cpus.cpu_request import CpuOccupancy, layout_of, shaped
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.numa.hints import mask_of, mask_of_ids, numa_ids
 from koord_numa.core.numa.workload_spread import WorkloadSpread
-from koord_numa.core.objects.vocabulary import FULL_PCPUS
+from koord_numa.core.objects.verdicts import Exclusivity
+from koord_numa.core.objects.vocabulary import (
+    FULL_PCPUS,
+    NOT_EXCLUSIVE,
+    NUMA_NODE_LEVEL,
+    PCPU_LEVEL,
+    SPREAD_BY_PCPUS,
+    CpuBindPolicy,
+    CpuExclusivePolicy,
+)
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.state.inventory import PerNuma
 from koord_numa.core.state.numa_free import Accounting, NumaFree
@@ -137,3 +149,171 @@ def _cpu_unit(binding: CpuBinding, accounts: NumaFree) -> int:
         # A machine of unknown core size has 0 threads, and a unit of 0 would divide by zero.
         return MILLI * max(1, accounts.machine.threads_per_core)
     return MILLI
+
+
+_SHAPES: Final = frozenset({FULL_PCPUS, SPREAD_BY_PCPUS})
+PCPU_LEVEL_BROKEN: Final = "PCPULevel is not honoured: too few cores are free of pods with the same policy"
+
+
+def honouring_first(masks: list[int], rules: NodeRules, offers: NumaOffers) -> list[int]:
+    """Return the sets on which the pod's exclusive policy can be honored. All sets if there is none, or no policy."""
+    machine, binding = offers.accounts.machine, rules.binding
+    if len(masks) < 2 or machine is None or binding is None or binding.exclusive is NOT_EXCLUSIVE:
+        return masks
+    if binding.downgrade is Downgrade.NONE:
+        return masks  # without downgrades, as in Koordinator, there is no look-ahead
+    # A NUMANodeLevel that no set honors is downgraded to PCPULevel (CPU orchestration, "CPUExclusivePolicy").
+    levels = (NUMA_NODE_LEVEL, PCPU_LEVEL) if binding.exclusive is NUMA_NODE_LEVEL else (binding.exclusive,)
+    for level in levels:
+        held = _held(level, offers.occupancy, machine)
+        if not held:
+            return masks
+        exclusive = _exclusive_cpus(binding.policy, level, machine, offers.accounts.free_cpus.bits & ~held, offers)
+        honouring = [mask for mask in masks if _honours(mask, exclusive, rules, offers)]
+        if honouring:
+            return honouring
+    # Alignment comes before exclusivity: all sets stay, and the pick reports the effect on the policy.
+    return masks
+
+
+def best_shaped(masks: list[int], rules: NodeRules, offers: NumaOffers) -> list[int]:
+    """
+    Return the sets on which most CPUs of the pod get its preferred shape: whole cores, or one CPU per core.
+
+    Fine-grained CPU orchestration: FullPCPUs takes split cores only if no whole ones are left. A required shape already
+    limits the offers of the NUMA nodes.
+    """
+    if len(masks) < 2:
+        return masks
+    shaped_cpus = _shaped_cpus(rules, offers)
+    if shaped_cpus is None:
+        return masks
+    counts = [_in_shape(mask, shaped_cpus, rules, offers) for mask in masks]
+    most = max(counts)
+    return [mask for mask, count in zip(masks, counts, strict=True) if count == most]
+
+
+def cpu_shares(rules: NodeRules, offers: NumaOffers, positions: Sequence[int]) -> Sequence[int] | None:
+    """Return the share of each of these NUMA nodes in milli-CPU, if possible in the preferred shape. ``None`` if they have too little."""
+    amount, given = rules.amounts[CPU], [offers.given[CPU][at] for at in positions]
+    plain = split(amount, given, offers.units[CPU])
+    if plain is None or len(positions) == 1 or (shaped_cpus := _shaped_cpus(rules, offers)) is None:
+        return plain
+    unit = MILLI * _unit(rules, offers)
+    rest = amount % unit
+    shares = split(
+        amount - rest, [min(has, MILLI * shaped_cpus[at]) for has, at in zip(given, positions, strict=True)], unit
+    )
+    if shares is None or not rest:
+        return shares or plain
+    for index, (has, share) in enumerate(zip(given, shares, strict=True)):
+        if has - share >= rest:
+            return (*shares[:index], share + rest, *shares[index + 1 :])
+    return plain
+
+
+def _unit(rules: NodeRules, offers: NumaOffers) -> int:
+    """Return the CPUs per core if whole cores are preferred, else 1."""
+    machine = offers.accounts.machine
+    if machine is None or rules.binding is None or rules.binding.policy is not FULL_PCPUS:
+        return 1
+    return max(1, machine.threads_per_core)
+
+
+def _shaped_cpus(rules: NodeRules, offers: NumaOffers) -> PerNuma | None:
+    """Return the free CPUs of the preferred shape by position of the NUMA node. ``None`` without a preferred shape."""
+    machine, binding = offers.accounts.machine, rules.binding
+    if (
+        machine is None
+        or binding is None
+        or binding.required
+        or binding.policy not in _SHAPES
+        or CPU not in offers.given
+    ):
+        return None
+    # Koordinator, which has no downgrade, elects NUMA nodes by amounts alone.
+    if binding.downgrade is Downgrade.NONE or not layout_of(machine).smt:
+        return None
+    held = _held(binding.exclusive, offers.occupancy, machine)
+    if not held:
+        return offers.accounts.takeable(binding.policy)
+    bits = shaped(binding.policy, machine, CpuSet(offers.accounts.free_cpus.bits & ~held)).bits
+    return tuple((bits & machine.numa_bits.get(numa, 0)).bit_count() for numa in offers.numa_ids)
+
+
+def _in_shape(mask: int, shaped_cpus: PerNuma, rules: NodeRules, offers: NumaOffers) -> int:
+    """Return the number of CPUs that get the preferred shape on this set of NUMA nodes."""
+    unit = _unit(rules, offers)
+    if not mask & (mask - 1):
+        return min(rules.cpus, shaped_cpus[offers.numa_ids.index(mask.bit_length() - 1)]) // unit * unit
+    positions = [at for at, numa in enumerate(offers.numa_ids) if mask >> numa & 1]
+    shares = cpu_shares(rules, offers, positions) or [0] * len(positions)
+    return sum(min(share // MILLI, shaped_cpus[at]) // unit * unit for share, at in zip(shares, positions, strict=True))
+
+
+def has_preferred_shape(policy: CpuBindPolicy, machine: CpuTopology, cpus: CpuSet) -> bool:
+    """Return whether the CPUs are whole cores as far as their number allows (FullPCPUs), or one per core (SpreadByPCPUs)."""
+    if policy not in _SHAPES or not layout_of(machine).smt:
+        return True
+    rest = len(cpus) % max(1, machine.threads_per_core) if policy is FULL_PCPUS else 0
+    return len(shaped(policy, machine, cpus)) >= len(cpus) - rest
+
+
+def outcome(
+    binding: CpuBinding | None, cpus: CpuSet, occupancy: CpuOccupancy, machine: CpuTopology | None
+) -> Exclusivity:
+    """Return the result of the exclusive policy for the picked CPUs."""
+    # No CPUs or no policy: nothing can be broken.
+    if binding is None or machine is None or binding.exclusive is NOT_EXCLUSIVE:
+        return Exclusivity.HONOURED
+    if not cpus.bits & _held(binding.exclusive, occupancy, machine):
+        return Exclusivity.HONOURED
+    # PCPULevel has no weaker level. A failed NUMANodeLevel may still keep cores apart, which is the proposal's
+    # downgrade.
+    if binding.exclusive is PCPU_LEVEL:
+        return Exclusivity.BROKEN
+    broken = cpus.bits & _held(PCPU_LEVEL, occupancy, machine)
+    return Exclusivity.BROKEN if broken else Exclusivity.DOWNGRADED
+
+
+def _held(policy: CpuExclusivePolicy, occupancy: CpuOccupancy, machine: CpuTopology) -> int:
+    """Return the CPU bits that pods with this policy close to other pods with the same policy."""
+    if policy is NUMA_NODE_LEVEL:
+        return _around(occupancy.numa_level.bits, machine.numa_bits.values())
+    # Without SMT a core is a single CPU and cannot be shared, so PCPULevel closes nothing.
+    if policy is PCPU_LEVEL and layout_of(machine).smt:
+        return _around(occupancy.pcpu_level.bits, (core.bits for core in machine.cores))
+    return 0
+
+
+def _around(bits: int, units: Iterable[int]) -> int:
+    """Return all CPUs of the units (cores or NUMA nodes) that overlap with ``bits``."""
+    held = 0
+    for unit in units if bits else ():
+        if unit & bits:
+            held |= unit
+    return held
+
+
+def _exclusive_cpus(
+    bind: CpuBindPolicy, level: CpuExclusivePolicy, machine: CpuTopology, usable: int, offers: NumaOffers
+) -> PerNuma:
+    """Return the ``usable`` CPUs by position of the NUMA node. Spreading pods with PCPULevel count one CPU per core."""
+    if bind is SPREAD_BY_PCPUS and level is PCPU_LEVEL:
+        # ``mine & -mine`` is the lowest usable CPU of the core: a spreading pod takes one per core.
+        usable = sum(mine & -mine for core in machine.cores if (mine := core.bits & usable))
+    return tuple((usable & machine.numa_bits.get(numa, 0)).bit_count() for numa in offers.numa_ids)
+
+
+def _honours(mask: int, exclusive: PerNuma, rules: NodeRules, offers: NumaOffers) -> bool:
+    # The pod requests no CPU that a NUMA node publishes, so no share can be compared with exclusive CPUs.
+    if CPU not in offers.given:
+        return False
+    position = {numa: at for at, numa in enumerate(offers.numa_ids)}
+    positions = [position[numa] for numa in numa_ids(mask)]
+    # The shares must equal those of ``grant.place``: a set is evaluated by the CPUs that would be taken from each
+    # member.
+    shares = cpu_shares(rules, offers, positions)
+    return shares is not None and all(
+        share <= MILLI * exclusive[at] for share, at in zip(shares, positions, strict=True)
+    )

@@ -12,7 +12,7 @@ from koord_numa.core.claims.allocation import DeviceUsage
 from koord_numa.core.claims.claim import DeviceRequirements
 from koord_numa.core.claims.inventory import Amounts, Capacity, CapacityPolicy, CapacityRange, Device
 from koord_numa.core.claims.pools import Features
-from koord_numa.core.quantity import format_nano
+from koord_numa.core.resources import format_nano
 
 
 def room_for(

@@ -9,8 +9,7 @@ from koord_numa.core.cel.program import CelDevice
 from koord_numa.core.cel.values import CelError
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.numa.hints import mask_of
-from koord_numa.core.objects.constraints import NodeTerm
-from koord_numa.core.selectors import Labels, matches_term
+from koord_numa.core.objects.constraints import Labels, NodeTerm, matches_term
 from koord_numa.core.value_objects import replace
 
 

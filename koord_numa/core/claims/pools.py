@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from koord_numa.core.claims.allocation import DeviceUsage
 from koord_numa.core.claims.budget import Selectors
 from koord_numa.core.claims.inventory import Amounts, Device, DeviceId, NumaByRoot, PoolId, ResourceSlice
-from koord_numa.core.selectors import Labels
+from koord_numa.core.objects.constraints import Labels
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import chain, combinations
 from typing import Final
 
-from koord_numa.core.bit_sets import each, members
+from koord_numa.core.cpuset import each, members
 from koord_numa.core.devices.demand import DeviceDemand, TypeDemand
 from koord_numa.core.devices.machine import (
     UNUSED,
@@ -26,6 +26,7 @@ from koord_numa.core.devices.machine import (
     neighbours,
 )
 from koord_numa.core.numa.hints import numa_ids
+from koord_numa.core.objects.constraints import selects
 from koord_numa.core.objects.devices import (
     GPU,
     DeviceExclusive,
@@ -34,7 +35,6 @@ from koord_numa.core.objects.devices import (
     TopologyScope,
     VirtualFunction,
 )
-from koord_numa.core.selectors import selects
 from koord_numa.core.value_objects import ValueObject, replace
 
 INSUFFICIENT: Final = "Insufficient {} devices"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from koord_numa.core.bit_sets import members
+from koord_numa.core.cpuset import members
 from koord_numa.core.devices.demand import FULL, MEMORY, RATIO
 from koord_numa.core.objects.devices import (
     GPU,

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.bit_sets import members
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
+from koord_numa.core.cpuset import members
 from koord_numa.core.devices.allocation import (
     NUMA_SCOPED,
     Chosen,

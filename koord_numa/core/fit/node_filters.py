@@ -7,12 +7,19 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from koord_numa.core.explain import bare_amount, needs_text
-from koord_numa.core.objects.constraints import Constraints, HostPort, Requirement, TaintEffect, Toleration
+from koord_numa.core.objects.constraints import (
+    Constraints,
+    HostPort,
+    Requirement,
+    TaintEffect,
+    Toleration,
+    matches_term,
+    meets,
+)
 from koord_numa.core.objects.node import Node, Taint
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, ResourceList
-from koord_numa.core.selectors import matches_term, meets
 
 
 def fits_features(request: PodRequest, node: Node) -> Rejection | None:

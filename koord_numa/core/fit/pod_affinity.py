@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.objects.constraints import PodTerm
+from koord_numa.core.objects.constraints import Labels, PodTerm, selects
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
-from koord_numa.core.selectors import Labels, selects
 
 Domain = tuple[str, str]
 """A topology label and its value: ``("topology.kubernetes.io/zone", "a")``."""

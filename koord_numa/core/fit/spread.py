@@ -7,13 +7,11 @@ from math import floor, log
 from typing import Final
 
 from koord_numa.core.fit.node_filters import fits_taints, matches_node
-from koord_numa.core.objects.constraints import LabelSelector, SpreadConstraint
+from koord_numa.core.objects.constraints import LabelSelector, SpreadConstraint, Workload, WorkloadKind, selects
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
-from koord_numa.core.objects.workloads import Workload, WorkloadKind
 from koord_numa.core.score.node_scores import MISSING
-from koord_numa.core.selectors import selects
 from koord_numa.core.value_objects import replace
 
 SYSTEM_DEFAULTS: Final = (

@@ -13,8 +13,7 @@ from itertools import chain, product
 from operator import attrgetter, or_
 from typing import Final
 
-from koord_numa.core.bit_sets import members
-from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.cpuset import EMPTY, CpuSet, members
 from koord_numa.core.explain import cpus_text
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.bounds import (

@@ -10,7 +10,7 @@ compete for several kinds of resources, memory spans NUMA nodes, or a pod hint o
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from koord_numa.core.bit_sets import members
+from koord_numa.core.cpuset import members
 from koord_numa.core.kubelet.budget import spend
 from koord_numa.core.kubelet.demand import ContainerDemand, PodDemand, peak_of, pod_demand
 from koord_numa.core.kubelet.hypothesis import (

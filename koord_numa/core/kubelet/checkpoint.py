@@ -22,7 +22,7 @@ from koord_numa.core.kubelet.state import (
     PluginDevice,
 )
 from koord_numa.core.kubelet.unknowns import CandidateState
-from koord_numa.core.objects.kubelet_checkpoint import ContainerState, KubeletCheckpoint
+from koord_numa.core.objects.node import ContainerState, KubeletCheckpoint
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import APP, ContainerKind
 from koord_numa.core.pod_resources import kube_qos

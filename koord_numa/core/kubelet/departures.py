@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.bit_sets import from_each, lowest, members
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpuset import CpuSet, from_each, lowest, members
 from koord_numa.core.kubelet.bounds import STRICT
 from koord_numa.core.kubelet.budget import TooManyWays, spend
 from koord_numa.core.kubelet.demand import ContainerDemand, PodDemand, pod_demand

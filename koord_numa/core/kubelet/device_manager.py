@@ -6,11 +6,10 @@ Sets of devices are bits that the caller keeps.
 
 from dataclasses import dataclass
 
-from koord_numa.core.bit_sets import lowest
+from koord_numa.core.cpuset import lowest
 from koord_numa.core.kubelet.demand import UNEXPECTED_ADMISSION, AdmitRejection
 from koord_numa.core.kubelet.state import DevicePool
-from koord_numa.core.numa.counted import fewest_that_reach
-from koord_numa.core.numa.hint_rule import IMPOSSIBLE, HintRule
+from koord_numa.core.numa.hint_providers import IMPOSSIBLE, HintRule, fewest_that_reach
 from koord_numa.core.numa.hints import masks_of_size
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from koord_numa.core.bit_sets import members
+from koord_numa.core.cpuset import members
 from koord_numa.core.kubelet.admit import Trust
 from koord_numa.core.kubelet.budget import spend
 from koord_numa.core.kubelet.demand import PodDemand

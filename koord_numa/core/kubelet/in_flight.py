@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import dropwhile
 from typing import Final
 
-from koord_numa.core.bit_sets import members
+from koord_numa.core.cpuset import members
 from koord_numa.core.kubelet.arrivals import Arrival
 from koord_numa.core.kubelet.belief import Belief
 from koord_numa.core.kubelet.bounds import (

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
+from koord_numa.core.cpuset import lowest, members
 from koord_numa.core.kubelet.admit import DryRunAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.bounds import STRICT
 from koord_numa.core.kubelet.cpu_manager import CpuReuse

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from koord_numa.core.bit_sets import members
+from koord_numa.core.cpuset import members
 from koord_numa.core.explain import needs_text
 from koord_numa.core.kubelet.demand import UNEXPECTED_ADMISSION, AdmitRejection
 from koord_numa.core.kubelet.state import ContainerAffinity, ContainerGrant, MemoryBlock, MemoryTable
-from koord_numa.core.numa.counted import fewest_that_reach
-from koord_numa.core.numa.hint_rule import IMPOSSIBLE, HintRule
+from koord_numa.core.numa.hint_providers import IMPOSSIBLE, HintRule, fewest_that_reach
 from koord_numa.core.numa.hints import masks_of_size, numa_ids
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import ResourceList

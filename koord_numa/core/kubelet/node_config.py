@@ -13,9 +13,8 @@ from functools import lru_cache
 from itertools import permutations, product
 from typing import Any, Final, Self
 
-from koord_numa.core.bit_sets import members
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpuset import CpuSet, members
 from koord_numa.core.kubelet.bounds import STRICT
 from koord_numa.core.kubelet.demand import PodDemand, is_memory
 from koord_numa.core.kubelet.hypothesis import Hypothesis, SharedDevices, assumed_pool, deal

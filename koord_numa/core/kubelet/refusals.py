@@ -41,8 +41,7 @@ from koord_numa.core.objects.vocabulary import (
     KubeQos,
     NumaPolicy,
 )
-from koord_numa.core.pod_resources import effective_requests, kube_qos
-from koord_numa.core.qos import is_pinned_by_static_kubelet, may_use_cpuset
+from koord_numa.core.pod_resources import effective_requests, is_pinned_by_static_kubelet, kube_qos, may_use_cpuset
 from koord_numa.core.resources import CPU, MILLI, NOTHING, PODS, ResourceList
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
-from koord_numa.core.bit_sets import lowest, members
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpuset import CpuSet, lowest, members
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.bounds import STRICT
 from koord_numa.core.kubelet.budget import TooManyWays

@@ -13,8 +13,7 @@ from functools import cached_property
 from operator import add
 from typing import Final, Self
 
-from koord_numa.core.bit_sets import lowest, members
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpuset import CpuSet, lowest, members
 from koord_numa.core.kubelet.arrivals import Arrival
 from koord_numa.core.kubelet.bounds import STRICT
 from koord_numa.core.kubelet.budget import EVENT

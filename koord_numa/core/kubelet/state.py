@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from koord_numa.core.bit_sets import members
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.cpuset import EMPTY, CpuSet, members
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand, pod_level_demand
 from koord_numa.core.kubelet.options import (
     CLOSEST_NUMA,

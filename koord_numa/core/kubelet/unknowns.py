@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.bit_sets import lowest, members
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpuset import CpuSet, lowest, members
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run, dry_run_steps
 from koord_numa.core.kubelet.budget import DECISION, EVENT, Budget
 from koord_numa.core.kubelet.cpu_manager import CpuReuse

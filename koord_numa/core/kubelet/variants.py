@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from koord_numa.core.bit_sets import lowest, members
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpuset import CpuSet, lowest, members
 from koord_numa.core.kubelet.bounds import Sight, everything, may_deal_over_numa, splits_unknown
 from koord_numa.core.kubelet.budget import TooManyWays, spend
 from koord_numa.core.kubelet.hypothesis import (

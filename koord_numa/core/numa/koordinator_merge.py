@@ -19,8 +19,7 @@ from typing import Final, NamedTuple
 
 from koord_numa.core.numa.hint_providers import Takes, hints_of
 from koord_numa.core.numa.hints import ANYWHERE, Hint
-from koord_numa.core.numa.kubelet_merge import narrowest, nothing_denied, preferred_masks
-from koord_numa.core.numa.reachable import reachable_masks
+from koord_numa.core.numa.kubelet_merge import narrowest, nothing_denied, preferred_masks, reachable_masks
 
 Place = tuple[int, ...]
 """A combination: the position of the hint taken from each list. Later combinations compare greater."""

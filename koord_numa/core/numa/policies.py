@@ -1,24 +1,147 @@
-"""
-Topology policies as rows of a table: the hints to consider, the change of the merged hint, and the admission.
-
-``kubelet_merge`` and ``koordinator_merge`` merge the hints.
-"""
+"""Topology policies as rows of a table, the texts of their rejections, and exclusivity of NUMA nodes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 from koord_numa.core.cpu_topology import MAX_NUMA
-from koord_numa.core.numa.distances import Distances
-from koord_numa.core.numa.exclusive import UNCONSTRAINED, NumaExclusivity
-from koord_numa.core.numa.hint_providers import Answer, ResourceHints, Takes, hints_of, resource_hints
-from koord_numa.core.numa.hint_rule import HintRule
-from koord_numa.core.numa.hints import Hint
+from koord_numa.core.numa.hint_providers import Answer, HintRule, Hints, ResourceHints, Takes, hints_of, resource_hints
+from koord_numa.core.numa.hints import Distances, Hint
 from koord_numa.core.numa.koordinator_merge import merge_scored
 from koord_numa.core.numa.kubelet_merge import compromise, preferred_by_rules, preferred_hint
-from koord_numa.core.numa.refusals import NumaRejection, refuse_impossible, refuse_unaligned
-from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaPolicy
+from koord_numa.core.objects.vocabulary import NUMA_PREFERRED, NUMA_REQUIRED, KubeletPolicy, NumaExclusive, NumaPolicy
 from koord_numa.core.value_objects import ValueObject
+
+
+@dataclass(frozen=True, slots=True)
+class NumaRejection:
+    """The reason of a rejection: the ``impossible`` resources, or all ``wishes`` that could not be merged."""
+
+    impossible: tuple[str, ...] = ()
+    wishes: Sequence[ResourceHints] = ()
+    joins: str = ""
+
+    def reasons(self) -> list[str]:
+        """Return the sentences. As NUMATopologyUnsatisfied and NUMATopologyUnaligned of Koordinator's topologymanager."""
+        if self.impossible:
+            return [f"Unsatisfied NUMA {resource}" for resource in self.impossible]
+        # Sorted as in Koordinator: map order must not change the message.
+        wanted = sorted(f"{wish.resource} {_wanted(wish.stated)}" for wish in self.wishes if wish.stated is not None)
+        return [f"Unaligned NUMA Hint cause {self.joins.join(wanted)}"]
+
+
+def refuse_impossible(wishes: Iterable[ResourceHints]) -> NumaRejection:
+    """Return a rejection for resources that no set of NUMA nodes could serve."""
+    return NumaRejection(impossible=tuple(sorted(wish.resource for wish in wishes if wish.impossible)))
+
+
+def refuse_unaligned(wishes: Sequence[ResourceHints], joins: str) -> NumaRejection:
+    """Return a rejection for resources that are possible, but not together under the policy."""
+    return NumaRejection(wishes=wishes, joins=joins)
+
+
+def _wanted(stated: Hints) -> str:
+    hints = [hint for hint in (hints_of(stated) if stated else ()) if not hint.unsatisfied]
+    preferred = " ".join(mask_text(hint.mask) for hint in hints if hint.preferred)
+    return f"prefer [{preferred}] among [{' '.join(mask_text(hint.mask) for hint in hints)}]"
+
+
+@lru_cache(maxsize=4096)
+def mask_text(mask: int | None) -> str:
+    """
+    Return a set in binary, padded to pairs of digits, as Koordinator's bitmask prints it.
+
+    The comparison with powers of four is inclusive, so an exact power has one digit more: 4 is ``100``, 5 ``0101``.
+    """
+    if mask is None:
+        return "<nil>"
+    width = 2
+    while mask > 1 << width:
+        width += 2
+    return format(mask, f"0{width}b")
+
+
+class NumaUse(Enum):
+    """The pods on a NUMA node: none, only pods on this NUMA node alone, or also a pod on several."""
+
+    IDLE = "idle"
+    SINGLE = "single"
+    SHARED = "shared"
+
+
+class NumaOccupancy(ValueObject, gc=False):
+    """The NUMA nodes used only by single-NUMA pods, and those used by a pod on several. By NUMA id, not by position."""
+
+    single: int = 0
+    shared: int = 0
+
+    @classmethod
+    def of(cls, uses: Iterable[tuple[int, NumaUse]]) -> "NumaOccupancy":
+        """Return the occupancy for pairs of NUMA id and use."""
+        single = shared = 0
+        for numa, use in uses:
+            if use is NumaUse.SINGLE:
+                single |= 1 << numa
+            # An idle NUMA node has no pods of either kind.
+            elif use is NumaUse.SHARED:
+                shared |= 1 << numa
+        return cls(single, shared)
+
+    def others(self, size: int) -> int:
+        """Return the NUMA nodes with pods of the other kind, for a pod on ``size`` NUMA nodes."""
+        return self.shared if size == 1 else self.single
+
+    def disturbs(self, mask: int) -> bool:
+        """Return whether a pod on this set would share a NUMA node with pods of the other kind."""
+        return bool(mask & self.others(mask.bit_count()))
+
+
+UNUSED = NumaOccupancy()
+
+
+class NumaExclusivity(ValueObject, gc=False):
+    """The exclusivity that a pod requests (``singleNUMANodeExclusive``), and the occupancy of the node."""
+
+    wish: NumaExclusive = NumaExclusive.NONE
+    occupancy: NumaOccupancy = UNUSED
+
+    def denied(self, size: int) -> int:
+        """Return the NUMA nodes that no preferred set of this size may contain (``Required``). As Koordinator's checkExclusivePolicy."""
+        return self.occupancy.others(size) if self.wish is NUMA_REQUIRED else 0
+
+    def allows(self, mask: int) -> bool:
+        """Return whether this set may be preferred."""
+        return not mask & self.denied(mask.bit_count())
+
+    def score(self, mask: int, score: int) -> int:
+        """
+        Return the score of a set, 0 if it disturbs other pods (``Preferred``).
+
+        Source: pod-level NUMA policy proposal, "Hint". Upstream does not implement it.
+        """
+        return 0 if self.wish is NUMA_PREFERRED and self.occupancy.disturbs(mask) else score
+
+    def scoring(self, score_of: Callable[[int], int]) -> Callable[[int], int]:
+        """Return ``score_of`` with the rule of ``score`` applied."""
+        if self.wish is not NUMA_PREFERRED:
+            return score_of
+        return lambda mask: self.score(mask, score_of(mask))
+
+    def undisturbed(self, masks: list[int]) -> list[int]:
+        """Return the sets without pods of the other kind (``Preferred``). All sets if there is none."""
+        if self.wish is not NUMA_PREFERRED:
+            return masks
+        # A preference never excludes all sets.
+        return [mask for mask in masks if not self.occupancy.disturbs(mask)] or masks
+
+    def scored(self, hint: Hint) -> Hint:
+        """Return the hint with the score of this exclusivity."""
+        return hint if hint.mask is None else hint._replace(score=self.score(hint.mask, hint.score))
+
+
+UNCONSTRAINED = NumaExclusivity()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.numa.hints import numa_ids
+from koord_numa.core.objects.constraints import selects
 from koord_numa.core.objects.request import NumaSpread
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import NumaSpreadMode, NumaSpreadScope
-from koord_numa.core.selectors import selects
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.numa_free import numa_mask

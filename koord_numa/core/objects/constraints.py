@@ -1,7 +1,13 @@
-"""Constraints of a pod besides resources, as defined by Kubernetes: affinity, tolerations, spread, ports, volumes."""
+"""
+Constraints of a pod besides resources, the matching of selectors, and the objects that select pods.
 
-from dataclasses import dataclass
+The objects are Services, controllers, PodDisruptionBudgets and namespaces.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 
 class Operator(StrEnum):
@@ -149,3 +155,113 @@ class Constraints:
     disks: tuple[InlineDisk, ...] = ()
     features: tuple[str, ...] = ()  # required node features (status.declaredFeatures)
     unsupported: tuple[str, ...] = ()
+
+
+Labels = Mapping[str, str]
+_Test = Callable[[str | None, tuple[str, ...]], bool]
+
+
+_INT64_DIGITS: Final = 19
+
+
+def _number(text: str) -> int | None:
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not digits.isascii() or not digits.isdigit():
+        return None
+    digits = digits.lstrip("0") or "0"
+    if len(digits) > _INT64_DIGITS:
+        return None
+    number = -int(digits) if text[0] == "-" else int(digits)
+    return number if -(1 << 63) <= number < 1 << 63 else None  # as strconv.ParseInt(text, 10, 64)
+
+
+def _greater(value: str | None, values: tuple[str, ...]) -> bool:
+    left, right = _number(value or ""), _number(values[0] if len(values) == 1 else "")
+    return left is not None and right is not None and left > right
+
+
+def _less(value: str | None, values: tuple[str, ...]) -> bool:
+    left, right = _number(value or ""), _number(values[0] if len(values) == 1 else "")
+    return left is not None and right is not None and left < right
+
+
+# As labels.Requirement.Matches in apimachinery: NotIn and DoesNotExist match absent keys, Gt and Lt compare integers.
+_TESTS: Final[Mapping[Operator, _Test]] = {
+    Operator.IN: lambda value, values: value is not None and value in values,
+    Operator.NOT_IN: lambda value, values: value is None or value not in values,
+    Operator.EXISTS: lambda value, _: value is not None,
+    Operator.DOES_NOT_EXIST: lambda value, _: value is None,
+    Operator.GT: _greater,
+    Operator.LT: _less,
+}
+
+
+def meets(labels: Labels, requirements: Iterable[Requirement]) -> bool:
+    """Return whether the labels meet every requirement."""
+    return all(_TESTS[need.operator](labels.get(need.key), need.values) for need in requirements)
+
+
+def selects(selector: LabelSelector | None, labels: Labels) -> bool:
+    """Return whether the selector matches these labels. ``None`` matches nothing, an empty selector everything."""
+    return selector is not None and meets(labels, selector.requirements)
+
+
+def matches_term(term: NodeTerm, node: str, labels: Labels) -> bool:
+    """Return whether a node with this name and these labels matches the term. An empty term matches no node."""
+    if not term.labels and not term.fields:
+        return False
+    return meets(labels, term.labels) and meets({"metadata.name": node}, term.fields)
+
+
+class WorkloadKind(StrEnum):
+    """Kinds whose pods are spread by default."""
+
+    SERVICE = "Service"
+    REPLICATION_CONTROLLER = "ReplicationController"
+    REPLICA_SET = "ReplicaSet"
+    STATEFUL_SET = "StatefulSet"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadKey:
+    """Identity of a workload."""
+
+    kind: WorkloadKind
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Workload and the selector of its pods; without a selector it selects none."""
+
+    key: WorkloadKey
+    selector: LabelSelector | None
+
+
+@dataclass(frozen=True, slots=True)
+class DisruptionBudget:
+    """
+    PodDisruptionBudget: the number of pods matching ``selector`` in ``namespace`` that may be evicted now.
+
+    Pods that are not ready may be evicted in addition: always with ``unhealthy_always`` (``unhealthyPodEvictionPolicy: AlwaysAllow``), else
+    while the desired number is healthy (``healthy``).
+    """
+
+    namespace: str
+    name: str
+    selector: LabelSelector | None
+    allowed: int = 0  # status.disruptionsAllowed
+    disrupted: tuple[str, ...] = ()  # names of pods with an already counted eviction
+    unhealthy_always: bool = False
+    healthy: bool = False  # status.currentHealthy is at least status.desiredHealthy, which is above 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """Namespace with the labels that ``namespaceSelector`` of an affinity term matches."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from koord_numa.core.claims.resource_claim import PodResourceClaim
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.gangs.model import GangRef
-from koord_numa.core.objects.constraints import Constraints, LabelSelector
+from koord_numa.core.objects.constraints import Constraints, LabelSelector, WorkloadKey
 from koord_numa.core.objects.devices import NO_DEVICE_SPEC, DeviceGrants, DeviceSpec
 from koord_numa.core.objects.vocabulary import (
     ContainerKind,
@@ -22,7 +22,6 @@ from koord_numa.core.objects.vocabulary import (
     PriorityClass,
     QosClass,
 )
-from koord_numa.core.objects.workloads import WorkloadKey
 from koord_numa.core.resources import NOTHING, ResourceList
 from koord_numa.core.value_objects import ValueObject, replace
 

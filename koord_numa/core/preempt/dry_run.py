@@ -16,14 +16,13 @@ from koord_numa.core.kubelet.hypothesis import Hypothesis
 from koord_numa.core.kubelet.in_flight import expecting, mask_of
 from koord_numa.core.kubelet.unreported_pods import shown_where_foreseen
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
-from koord_numa.core.objects.constraints import HostPort
+from koord_numa.core.objects.constraints import DisruptionBudget, HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
-from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.resources import CPU, MILLI, ResourceList, total, without_zeros
-from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, refuse_everywhere
+from koord_numa.core.scheduling.filters import ScoredPlacement, evaluate, refuse_everywhere
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, amounts_of_node, on_node
 from koord_numa.core.state.ledger import Holding, Ledger, holding_of
 from koord_numa.core.state.node_snapshot import NodeSnapshot

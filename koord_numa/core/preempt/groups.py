@@ -13,10 +13,10 @@ from typing import Final
 
 from koord_numa.core.claims.allocation import Allocation
 from koord_numa.core.gangs.decide import Domain, Group, Member, Pause, Placed, Steps, decide_in_steps
+from koord_numa.core.objects.constraints import DisruptionBudget
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement
-from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.ordering import importance
 from koord_numa.core.preempt.dry_run import (
     ClaimId,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.fit.volumes import refuse_claims, storage_without
+from koord_numa.core.objects.constraints import DisruptionBudget, selects
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Alignment, Placement, Rejection
-from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.ordering import candidate_order, importance
 from koord_numa.core.preempt.dry_run import (
     ClaimId,
@@ -19,9 +19,8 @@ from koord_numa.core.preempt.dry_run import (
     answer_of,
 )
 from koord_numa.core.resources import ResourceList, subtract
-from koord_numa.core.scheduling.evaluate import ScoredPlacement
+from koord_numa.core.scheduling.filters import ScoredPlacement
 from koord_numa.core.scheduling.request import SchedulingRequest, amounts_of_node, on_node
-from koord_numa.core.selectors import selects
 
 LIFT: Final = 1 << 31
 """Added to priorities before summing, so that negative priorities do not make many victims cheap (as kube-scheduler)."""

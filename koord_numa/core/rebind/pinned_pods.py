@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from koord_numa.core.bit_sets import lowest
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpuset import CpuSet, lowest
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaExclusive
 from koord_numa.core.resources import CPU, MILLI, ResourceList, total

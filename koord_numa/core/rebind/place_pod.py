@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from koord_numa.core.bit_sets import each, lowest
+from koord_numa.core.cpuset import each, lowest
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 from koord_numa.core.ordering import emptiest_first
 from koord_numa.core.rebind.layout import NodeLayout

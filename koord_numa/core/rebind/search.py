@@ -1,29 +1,467 @@
-"""
-Search for a better arrangement: exhaustive on small nodes, repacking and local search on other nodes.
+"""Search for a better arrangement: exhaustive on small nodes, repacking and local moves on others."""
 
-Arrangements compare by their figures (``Figures``). Fewer NUMA crossings win even if the largest free block shrinks.
-The local search starts from the current arrangement and from repackings in several orders. It applies local moves, from
-the cheapest to the widest, while any of them improves. Regression of a pod compares before all figures, so it is
-repaired first. Results satisfy ``NodeLayout.allows``. The search is deterministic: its effort is a number of
-evaluations, not a time.
-"""
-
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 from typing import Final
 
-from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.layout import Arrangement, NodeLayout
-from koord_numa.core.rebind.local_moves import (
-    LOCAL_MOVES,
-    Changes,
-    EvaluatedLayout,
-    evaluate,
-    largest_first_but_one,
-    repackings,
+from koord_numa.core.cpus.cpu_request import CpuRequest
+from koord_numa.core.cpus.take import take_cpus
+from koord_numa.core.cpuset import CpuSet, lowest
+from koord_numa.core.objects.vocabulary import NumaAllocateStrategy
+from koord_numa.core.ordering import emptiest_first, repacking_order
+from koord_numa.core.rebind.layout import Arrangement, ConflictCount, Figures, NodeLayout
+from koord_numa.core.rebind.place_pod import Counts, best_single, choose_cpus, exclusive_neighbours, over, place, useful
+
+Changes = Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedLayout:
+    """
+    One CPU set per pod of a layout, the free CPUs, and their evaluation.
+
+    ``pod_regression`` is the part of ``regression`` that does not depend on other pods.
+    """
+
+    layout: NodeLayout
+    assigned: Arrangement
+    free: int
+    pod_regression: int
+    regression: int
+    figures: Figures
+    conflict_count: ConflictCount
+
+    @property
+    def rank(self) -> tuple[int, Figures]:
+        """Sort key. Smaller is better."""
+        return self.regression, self.figures
+
+    def improved(self, changes: Changes) -> "EvaluatedLayout | None":
+        """
+        Return the layout after the changes if it is better, otherwise None.
+
+        Changed CPU sets must fit the CPUs that are then free.
+        """
+        layout, figures = self.layout, self.figures
+        assigned, free, taken = list(self.assigned), self.free, 0
+        pod_regression, crossings, splits, moves = (
+            self.pod_regression,
+            figures.crossings,
+            figures.split_cores,
+            figures.moves,
+        )
+        concerns = False
+        for index, bits in changes.items():
+            old, new = layout.shape_of(index, assigned[index]), layout.shape_of(index, bits)
+            crossings += new.numa_nodes - old.numa_nodes
+            splits += new.split_cores - old.split_cores
+            pod_regression += new.regression - old.regression
+            moves += (bits != layout.now[index]) - (assigned[index] != layout.now[index])
+            # The old CPUs are free from here on. ``taken`` is subtracted at the end, because later changes may use
+            # them.
+            free |= assigned[index]
+            taken |= bits
+            assigned[index] = bits
+            concerns = concerns or index in layout.constrained
+        # Cheap figures come first: blocks and conflicts are counted only for changes that may be better.
+        if pod_regression > self.regression or (
+            pod_regression == self.regression and (crossings, splits) > figures[:2]
+        ):
+            return None
+        # Conflicts are recounted only if a changed pod affects exclusivity.
+        conflict_count = layout.conflict_count(assigned) if concerns else self.conflict_count
+        free &= ~taken
+        block, most = layout.largest_block(free)
+        made = EvaluatedLayout(
+            layout=layout,
+            assigned=tuple(assigned),
+            free=free,
+            pod_regression=pod_regression,
+            regression=pod_regression
+            + conflict_count.regression
+            + layout.shrunk(crossings, block)
+            + layout.overdrawn(free)
+            + layout.overloaded(assigned),
+            figures=Figures(crossings, splits, conflict_count.total, -block, -most, moves),
+            conflict_count=conflict_count,
+        )
+        return made if made.rank < self.rank else None
+
+
+def evaluate(layout: NodeLayout, assigned: Arrangement) -> EvaluatedLayout:
+    """Evaluate a whole arrangement. CPU counts, and CPUs per NUMA node where fixed, must match the pods."""
+    free, figures, conflict_count = layout.free(assigned), layout.figures(assigned), layout.conflict_count(assigned)
+    pod_regression = sum(layout.shape_of(index, bits).regression for index, bits in enumerate(assigned))
+    shrunk = layout.shrunk(figures.crossings, -figures.minus_block)
+    regression = (
+        pod_regression + conflict_count.regression + shrunk + layout.overdrawn(free) + layout.overloaded(assigned)
+    )
+    return EvaluatedLayout(layout, assigned, free, pod_regression, regression, figures, conflict_count)
+
+
+_PREFERRED: Final = 8
+"""Number of the largest pods that are placed before all other pods, in one repacking each."""
+
+
+def repackings(layout: NodeLayout) -> Iterator[Arrangement]:
+    """
+    Yield repackings of all pods: in the documented order, largest first, and largest first with pods on one NUMA node
+    preferred.
+
+    The last repacking is that of the proposal: pods are allocated in the documented order like new pods. Pods with
+    fixed CPUs per NUMA node come before other pods.
+    """
+    in_order = list(layout.in_order)
+    by_size = _by_size(layout)
+    keeping = sorted(by_size, key=lambda i: layout.qualities_now[i].numa_nodes > 1)
+    for order in (in_order, by_size, keeping):
+        if (assigned := _placed(layout, _numa_bound_first(layout, order))) is not None:
+            yield assigned
+    if (assigned := _taken(layout, _numa_bound_first(layout, in_order))) is not None:
+        yield assigned
+
+
+def largest_first_but_one(layout: NodeLayout) -> Iterator[Arrangement]:
+    """
+    Yield repackings of all pods, largest first, except that one of the other large pods comes first.
+
+    One repacking per such pod.
+    """
+    by_size = _by_size(layout)
+    for position in range(1, min(len(by_size), _PREFERRED)):
+        order = [by_size[position], *by_size[:position], *by_size[position + 1 :]]
+        if (assigned := _placed(layout, _numa_bound_first(layout, order))) is not None:
+            yield assigned
+
+
+def _by_size(layout: NodeLayout) -> list[int]:
+    return sorted(range(len(layout.pods)), key=largest_first(layout))
+
+
+def largest_first(layout: NodeLayout) -> Callable[[int], tuple[object, ...]]:
+    """Return a sort key for pod indices: larger pods first."""
+    return lambda index: repacking_order(len(layout.pods[index].cpus), layout.pods[index].order, index)
+
+
+def _numa_bound_first(layout: NodeLayout, order: list[int]) -> list[int]:
+    # Pods tied to NUMA nodes have the fewest choices, so they are placed first.
+    return sorted(order, key=lambda index: layout.pods[index].cpus_per_numa is None)
+
+
+def _placed(layout: NodeLayout, order: Iterable[int]) -> Arrangement | None:
+    assigned, free = [0] * len(layout.pods), layout.usable
+    for index in order:
+        bits = place(layout, assigned, index, free)
+        if bits is None:
+            # An order that leaves a pod without CPUs is not a valid start.
+            return None
+        assigned[index] = bits
+        free &= ~bits
+    return tuple(assigned)
+
+
+def _taken(layout: NodeLayout, order: Iterable[int]) -> Arrangement | None:
+    """Allocate CPUs like for new pods, the fullest NUMA node first. Returns None if a pod does not fit."""
+    assigned, free = [0] * len(layout.pods), layout.usable
+    for index in order:
+        pinned = layout.pods[index]
+        parts = [(free, len(pinned.cpus))]
+        if pinned.cpus_per_numa is not None:
+            parts = [(free & layout.machine.numa_bits[numa], count) for numa, count in pinned.cpus_per_numa.items()]
+        for here, count in parts:
+            request = CpuRequest(count, pinned.bind, pinned.exclusive, NumaAllocateStrategy.MOST_ALLOCATED)
+            taken = take_cpus(request, layout.machine, CpuSet(here))
+            if not isinstance(taken, CpuSet):
+                return None
+            assigned[index] |= taken.bits
+        free &= ~assigned[index]
+    return tuple(assigned)
+
+
+_SETS: Final = 6
+"""Maximum number of NUMA sets per size for a pod that no single NUMA node can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMove:
+    """One kind of change: its subjects (pod indices or NUMA ids), and the candidate changes for one subject."""
+
+    subjects: Callable[[EvaluatedLayout], list[int]]
+    changes: Callable[[EvaluatedLayout, int], Iterator[Changes]]
+
+
+def _worse_off(evaluated: EvaluatedLayout) -> list[int]:
+    """Return the pods that are worse off than today."""
+    layout = evaluated.layout
+    qualities = zip(layout.qualities(evaluated.assigned), layout.qualities_now, strict=True)
+    # Without regression no pod is worse off, so qualities need not be compared.
+    worse = (
+        {index for index, (new, old) in enumerate(qualities) if not new.no_worse_than(old)}
+        if evaluated.regression
+        else ()
+    )
+    return [index for index in layout.in_order if index in worse]
+
+
+def _crossing(evaluated: EvaluatedLayout) -> list[int]:
+    """Return the movable pods that span several NUMA nodes."""
+    layout = evaluated.layout
+    return [index for index in layout.in_order if _may_change_numa(layout, index) and _span(evaluated, index) > 1]
+
+
+def _improvable(evaluated: EvaluatedLayout) -> list[int]:
+    """Return the pods with split cores or conflicts."""
+    qualities = evaluated.layout.qualities(evaluated.assigned)
+    return [index for index in evaluated.layout.in_order if any(qualities[index][1:])]
+
+
+def _every_pod(evaluated: EvaluatedLayout) -> list[int]:
+    return list(evaluated.layout.in_order)
+
+
+def _every_numa(evaluated: EvaluatedLayout) -> list[int]:
+    return list(evaluated.layout.machine.numa_ids)
+
+
+def _moved(evaluated: EvaluatedLayout, index: int) -> Iterator[Changes]:
+    """
+    Yield new places for one pod: a single NUMA node, fewer NUMA nodes than now, or other CPUs on the same NUMA nodes.
+    """
+    layout = evaluated.layout
+    # The CPUs of the pod are available to itself.
+    free = evaluated.free | evaluated.assigned[index]
+    away = exclusive_neighbours(layout, index, evaluated.assigned)
+    for counts in _targets(evaluated, index, free):
+        bits = choose_cpus(layout, index, free, counts, away)
+        if bits is not None and bits != evaluated.assigned[index]:
+            yield {index: bits}
+
+
+def _targets(evaluated: EvaluatedLayout, index: int, free: int) -> Iterator[Counts]:
+    layout = evaluated.layout
+    held = _counts(layout, evaluated.assigned[index])
+    if not _may_change_numa(layout, index):
+        yield held
+        # The pod is tied to its NUMA nodes: only its CPUs there may change.
+        return
+    count = len(layout.pods[index].cpus)
+    for numa, here in layout.machine.numa_bits.items():
+        if (here & free).bit_count() >= count:
+            yield {numa: count}
+    most = _most(evaluated, index)
+    # Beyond one NUMA node only the roomiest NUMA nodes are tried, because there are too many combinations.
+    if most > 1:
+        roomiest = emptiest_first({numa: useful(layout, index, free, (numa,)) for numa in layout.machine.numa_bits})
+        for number in range(2, most + 1):
+            if (counts := over(layout, index, free, roomiest[:number])) is not None:
+                yield counts
+    if len(held) > 1:
+        # Other CPUs on the same NUMA nodes come last, because they improve least.
+        yield held
+
+
+def _compacted(evaluated: EvaluatedLayout, numa: int) -> Iterator[Changes]:
+    """
+    Yield repackings of all pods on one NUMA node with unchanged CPU counts: in the documented order, then even sizes
+    first.
+    """
+    layout, here = evaluated.layout, evaluated.layout.machine.numa_bits[numa]
+    members = [index for index in layout.in_order if evaluated.assigned[index] & here]
+    # Odd sizes come last: they leave half a core, which a whole core that is taken later could not use.
+    for order in (members, sorted(members, key=lambda i: (evaluated.assigned[i] & here).bit_count() % 2)):
+        assigned = [bits & ~here for bits in evaluated.assigned]
+        free = evaluated.free | layout.usable & here
+        for index in order:
+            away = exclusive_neighbours(layout, index, assigned)
+            bits = choose_cpus(layout, index, free, {numa: (evaluated.assigned[index] & here).bit_count()}, away)
+            if bits is None:
+                return
+            assigned[index] |= bits
+            free &= ~bits
+        yield {index: assigned[index] for index in members if assigned[index] != evaluated.assigned[index]}
+
+
+def _gathered(evaluated: EvaluatedLayout, index: int) -> Iterator[Changes]:
+    """
+    Yield changes that consolidate a pod on fewer NUMA nodes. As few blocking pods as possible are moved elsewhere.
+    """
+    layout = evaluated.layout
+    if not _may_change_numa(layout, index):
+        return
+    free, count = evaluated.free | evaluated.assigned[index], len(layout.pods[index].cpus)
+    # Smallest sets first: a single NUMA node removes most crossings.
+    for numas in _sets(evaluated, index, free):
+        have = useful(layout, index, free, numas)
+        here = sum(layout.machine.numa_bits[numa] for numa in numas)
+        # The CPUs that each blocking pod would free for this pod. Pods that free nothing stay.
+        occupants = [
+            (other, gain)
+            for other, bits in enumerate(evaluated.assigned)
+            if other != index and bits & here and _may_change_numa(layout, other)
+            if (gain := useful(layout, index, free | bits, numas) - have)
+        ]
+        for ejected in _ejections(occupants, count - have):
+            changes = _with_ejected(evaluated, index, numas, ejected)
+            if changes is not None:
+                yield changes
+
+
+def _sets(evaluated: EvaluatedLayout, index: int, free: int) -> Iterator[tuple[int, ...]]:
+    """Yield better sets of NUMA nodes, smallest first: all single NUMA nodes, then the sets with most usable CPUs."""
+    layout, count = evaluated.layout, len(evaluated.layout.pods[index].cpus)
+    for number in range(1, _most(evaluated, index) + 1):
+        sets = [
+            numas
+            for numas in combinations(layout.machine.numa_bits, number)
+            if useful(layout, index, layout.usable, numas) >= count
+        ]
+        if number > 1:
+            sets.sort(key=lambda numas: (-useful(layout, index, free, numas), numas))
+        # Single NUMA nodes are few, so all are tried.
+        yield from sets[: _SETS if number > 1 else None]
+
+
+def _with_ejected(
+    evaluated: EvaluatedLayout, index: int, numas: Sequence[int], ejected: Sequence[int]
+) -> Changes | None:
+    layout = evaluated.layout
+    assigned, free = list(evaluated.assigned), evaluated.free
+    for gone in (index, *ejected):
+        free |= assigned[gone]
+        assigned[gone] = 0
+    # The moved pods are removed first, so that this pod can choose from their CPUs.
+    counts = over(layout, index, free, numas)
+    # The largest moved pod comes next: small pods still find room afterwards.
+    for one in (index, *sorted(ejected, key=largest_first(layout))):
+        if one != index:
+            bits = place(layout, assigned, one, free)
+        else:
+            bits = None if counts is None else choose_cpus(layout, index, free, counts)
+        if bits is None:
+            return None
+        assigned[one] = bits
+        free &= ~bits
+    return {one: assigned[one] for one in (index, *ejected)}
+
+
+def _ejections(occupants: Sequence[tuple[int, int]], missing: int) -> Iterator[tuple[int, ...]]:
+    """
+    Yield small sets of pods that free at least ``missing`` CPUs: the smallest pods, the tightest pairs, then the
+    largest pods.
+    """
+    if missing <= 0:
+        return
+    ascending = sorted(occupants, key=lambda occupant: (occupant[1], occupant[0]))
+    # At most two single pods and two pairs: further tries cost evaluations and rarely succeed.
+    yield from ((index,) for index, size in [g for g in ascending if g[1] >= missing][:2])
+    pairs = [
+        (first + second, one, other)
+        for (one, first), (other, second) in combinations(ascending, 2)
+        if first < missing and second < missing and first + second >= missing
+    ]
+    yield from ((one, other) for _, one, other in sorted(pairs)[:2])
+    taken: list[int] = []
+    for index, size in reversed(ascending):
+        if missing > 0:
+            taken.append(index)
+            missing -= size
+    if len(taken) > 2 and missing <= 0:
+        yield tuple(taken)
+
+
+def _exchanged(evaluated: EvaluatedLayout, index: int) -> Iterator[Changes]:
+    """Yield exchanges: a badly placed pod gets a NUMA node of another pod, which is then placed where it fits best."""
+    layout = evaluated.layout
+    if not _may_change_numa(layout, index):
+        return
+    count = len(layout.pods[index].cpus)
+    for other, bits in enumerate(evaluated.assigned):
+        if other == index or not _may_change_numa(layout, other):
+            continue
+        # The CPUs of both pods are free at once, which two separate steps could not use.
+        free = evaluated.free | evaluated.assigned[index] | bits
+        for numa in _counts(layout, bits):
+            taken = None
+            if (free & layout.machine.numa_bits[numa]).bit_count() >= count:
+                taken = choose_cpus(layout, index, free, {numa: count})
+            if taken is None or not _is_gain(evaluated, index, taken):
+                continue
+            assigned = list(evaluated.assigned)
+            assigned[index], assigned[other] = taken, 0
+            away = exclusive_neighbours(layout, other, assigned)
+            home = best_single(layout, other, free & ~taken, away)
+            if home is not None:
+                rest = choose_cpus(layout, other, free & ~taken, {home: len(layout.pods[other].cpus)}, away)
+                if rest is not None:
+                    yield {index: taken, other: rest}
+
+
+def _vacated(evaluated: EvaluatedLayout, numa: int) -> Iterator[Changes]:
+    """Yield changes that restore the largest block: a pod leaves cores of the block for CPUs of broken cores."""
+    layout, cores = evaluated.layout, evaluated.layout.cores
+    here, whole = layout.machine.numa_bits[numa], cores.whole(evaluated.free)
+    lacking = layout.block_now - (cores.cpus(whole) & here).bit_count()
+    broken = evaluated.free & ~cores.cpus(whole)
+    for index in layout.in_order if evaluated.regression and lacking > 0 else ():
+        bits = evaluated.assigned[index]
+        # Cores that would be whole without this pod.
+        alone = cores.whole(evaluated.free | bits) & cores.touched(bits & here)
+        left = cores.cpus(lowest(alone, -(-lacking // cores.most)))
+        pool = broken & ~left if _may_change_numa(layout, index) else broken & ~left & here
+        count = (bits & left).bit_count()
+        taken = lowest(pool & here, count)
+        taken |= lowest(pool & ~here, count - taken.bit_count())
+        following = bits & ~left | taken
+        if count and taken.bit_count() == count and not layout.shape_of(index, following).regression:
+            yield {index: following}
+
+
+# Order of the search: pods that are worse off, then crossings, then shapes.
+LOCAL_MOVES: Final = (
+    LocalMove(_worse_off, _moved),
+    LocalMove(_worse_off, _gathered),
+    LocalMove(_every_numa, _vacated),
+    LocalMove(_crossing, _moved),
+    LocalMove(_crossing, _gathered),
+    LocalMove(_every_numa, _compacted),
+    LocalMove(_improvable, _moved),
+    LocalMove(_crossing, _exchanged),
+    LocalMove(_every_pod, _moved),
+    LocalMove(_improvable, _exchanged),
 )
+
+
+def _may_change_numa(layout: NodeLayout, index: int) -> bool:
+    return layout.pods[index].cpus_per_numa is None
+
+
+def _is_gain(evaluated: EvaluatedLayout, index: int, bits: int) -> bool:
+    """Return whether the new place may justify moving another pod, without regard to other pods."""
+    layout = evaluated.layout
+    new, old = layout.shape_of(index, bits), layout.shape_of(index, evaluated.assigned[index])
+    return new.regression <= old.regression and (new[:2] < old[:2] or index in layout.constrained)
+
+
+def _most(evaluated: EvaluatedLayout, index: int) -> int:
+    """
+    Return the maximum number of NUMA nodes for a pod: fewer than now, or as many as today while any pod is worse off.
+    """
+    fewer = max(1, _span(evaluated, index) - 1)
+    return max(fewer, evaluated.layout.qualities_now[index].numa_nodes) if evaluated.regression else fewer
+
+
+def _span(evaluated: EvaluatedLayout, index: int) -> int:
+    return evaluated.layout.shape_of(index, evaluated.assigned[index]).numa_nodes
+
+
+def _counts(layout: NodeLayout, bits: int) -> Counts:
+    return {numa: count for numa, here in layout.machine.numa_bits.items() if (count := (bits & here).bit_count())}
+
+
+"""New CPU bits, by pod index."""
+
 
 _EXHAUSTIVE: Final = 50_000
 """Maximum number of arrangements for an exhaustive search: every node with eight CPUs, and simple larger nodes."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import comb
 from typing import Final
 
-from koord_numa.core.allocate import allocate_demand, policy_in_force
-from koord_numa.core.allocation.node_rules import NO_CPUS_WITHOUT_CLAIM, own_cpus_by_claim
+from koord_numa.core.allocation.allocate import allocate_demand, policy_in_force
+from koord_numa.core.allocation.demand import NO_CPUS_WITHOUT_CLAIM, own_cpus_by_claim
 from koord_numa.core.allocation.numa_offers import DeviceHints
 from koord_numa.core.claims.allocator import NO_SOLUTION
 from koord_numa.core.claims.cpus import unequal_cpus

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_numa.core.allocation.cpu_preferences import has_preferred_shape
 from koord_numa.core.allocation.demand import CpuUse
+from koord_numa.core.allocation.numa_offers import has_preferred_shape
 from koord_numa.core.devices import DeviceDemand, device_demand
 from koord_numa.core.fit.node_filters import preferred_weight, soft_taints
 from koord_numa.core.fit.pod_affinity import pod_preference
@@ -48,11 +48,13 @@ from koord_numa.core.score.node_scores import (
     fewest_first,
     least_crowded,
     most_first,
+    score_fewest,
     score_filling,
     score_images,
+    score_node,
     score_sparing,
+    score_zones,
 )
-from koord_numa.core.score.zones import score_fewest, score_node, score_zones
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 

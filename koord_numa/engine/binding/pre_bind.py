@@ -8,12 +8,12 @@ from enum import Enum
 from logging import getLogger
 from typing import Final, Protocol
 
-from koord_numa.core.fit.volume_binding import VolumePlan, plan_volumes
+from koord_numa.core.fit.volumes import VolumePlan, plan_volumes
+from koord_numa.core.objects.constraints import matches_term
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.volumes import ClaimKey, PersistentVolumeClaim
-from koord_numa.core.selectors import matches_term
 from koord_numa.engine.cache.listers import VolumeLister
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.ports import ClusterError, Conflict, Gone, NotLeader, UnknownOutcome, VolumeWriter

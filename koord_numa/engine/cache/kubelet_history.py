@@ -21,8 +21,7 @@ from koord_numa.core.kubelet.inferred_state import used_starts
 from koord_numa.core.kubelet.node_config import NodeConfig, starts
 from koord_numa.core.kubelet.variants import most_cpus
 from koord_numa.core.kubelet.view import problem_of
-from koord_numa.core.objects.kubelet_checkpoint import KubeletCheckpoint
-from koord_numa.core.objects.node import NodeResourceTopology
+from koord_numa.core.objects.node import KubeletCheckpoint, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.absent_pods import AbsentPods
 from koord_numa.engine.cache.kubelet_evidence import KubeletEvidence, tells_of_numa

@@ -8,8 +8,16 @@ from typing import Final, Generic, TypeVar
 from cachetools import LRUCache
 
 from koord_numa.core.fit.spread import default_selector
-from koord_numa.core.fit.volume_binding import VolumePlan
-from koord_numa.core.objects.constraints import LabelSelector, PodTerm
+from koord_numa.core.fit.volumes import VolumePlan
+from koord_numa.core.objects.constraints import (
+    LabelSelector,
+    Namespace,
+    PodTerm,
+    Workload,
+    WorkloadKey,
+    WorkloadKind,
+    selects,
+)
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.volumes import (
     ClaimKey,
@@ -22,8 +30,6 @@ from koord_numa.core.objects.volumes import (
     StorageClass,
     VolumeAttachment,
 )
-from koord_numa.core.objects.workloads import Namespace, Workload, WorkloadKey, WorkloadKind
-from koord_numa.core.selectors import selects
 from koord_numa.engine.cache.pod_index import AnchorIndex, PodIndex, anchors_of_pod, anchors_of_term
 from koord_numa.ports import DELETED
 

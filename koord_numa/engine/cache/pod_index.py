@@ -10,11 +10,10 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
-from koord_numa.core.objects.constraints import Constraints, LabelSelector, Operator, PodTerm
+from koord_numa.core.objects.constraints import Constraints, Labels, LabelSelector, Operator, PodTerm, selects
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest, once_per_request
 from koord_numa.core.objects.volumes import ClaimKey, NodeVolumes
-from koord_numa.core.selectors import Labels, selects
 from koord_numa.engine.cache.node_info import NodeInfo
 
 Item = TypeVar("Item", bound=Hashable)

@@ -27,6 +27,7 @@ from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import EMPTY
 from koord_numa.core.fit.node_filters import fits_resources
+from koord_numa.core.objects.constraints import matches_term
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
@@ -34,7 +35,6 @@ from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.core.scheduling.placement import HARD, place_devices, policy_of_devices
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, on_node
 from koord_numa.core.scheduling.scorers import scored_by_claim
-from koord_numa.core.selectors import matches_term
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister

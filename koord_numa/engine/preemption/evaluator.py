@@ -17,9 +17,9 @@ from koord_numa.core.claims.allocator import NO_SOLUTION
 from koord_numa.core.claims.device_hints import MOST_STEPS
 from koord_numa.core.claims.inventory import PoolId
 from koord_numa.core.claims.resource_claim import ResourceClaim
+from koord_numa.core.objects.constraints import DisruptionBudget
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
-from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.preempt.dry_run import ClaimId, EvictionTerms, PreemptionNode, Unit, answer_of
 from koord_numa.core.preempt.victims import (
     PreemptionCandidate,
@@ -31,7 +31,7 @@ from koord_numa.core.preempt.victims import (
     still_right,
 )
 from koord_numa.core.resources import CPU
-from koord_numa.core.scheduling.evaluate import refuse_everywhere
+from koord_numa.core.scheduling.filters import refuse_everywhere
 from koord_numa.core.scheduling.request import SchedulingRequest, depends_on_other_pods
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import replace

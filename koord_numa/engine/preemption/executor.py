@@ -16,9 +16,9 @@ from itertools import groupby
 from logging import getLogger
 from typing import Final
 
+from koord_numa.core.objects.constraints import DisruptionBudget
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Unschedulable
-from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.resources import NOTHING, ResourceList, add, total
 from koord_numa.core.value_objects import ValueObject

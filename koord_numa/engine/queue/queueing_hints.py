@@ -10,12 +10,11 @@ from math import inf
 from typing import Final
 
 from koord_numa.core.fit.node_filters import fits_node_affinity, fits_node_name, fits_taints, fits_unschedulable
-from koord_numa.core.objects.constraints import PodTerm
+from koord_numa.core.objects.constraints import Labels, PodTerm, selects
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.core.scheduling.request import may_be_refused_for_others
-from koord_numa.core.selectors import Labels, selects
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.queue.request_class import RequestClass

@@ -11,11 +11,10 @@ from weakref import WeakValueDictionary
 
 from koord_numa.core.claims.resource_claim import PodClaims
 from koord_numa.core.fit.spread import constraints_for
-from koord_numa.core.objects.constraints import LabelSelector, PodTerm, SpreadConstraint
+from koord_numa.core.objects.constraints import LabelSelector, PodTerm, SpreadConstraint, selects
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, ResourceList
-from koord_numa.core.selectors import selects
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.settings import ProfileSettings, Settings

@@ -23,21 +23,22 @@ from koord_numa.core.fit.pod_affinity import (
     refused_beside,
 )
 from koord_numa.core.fit.spread import MISSING_LABEL, SPREAD_RULES, SpreadCounts, fits_spread
-from koord_numa.core.fit.volume_binding import NO_VOLUME, WRONG_NODE, fits_volume_binding
 from koord_numa.core.fit.volumes import (
+    NO_VOLUME,
     NO_ZONE,
     SUCCESSORS,
     TOPOLOGY_LABELS,
+    WRONG_NODE,
+    fits_volume_binding,
     fits_volume_limits,
     fits_volume_restrictions,
     uses_volumes,
 )
-from koord_numa.core.objects.constraints import NodeTerm, Operator, PodTerm, Requirement, SpreadConstraint
+from koord_numa.core.objects.constraints import NodeTerm, Operator, PodTerm, Requirement, SpreadConstraint, selects
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.volumes import Storage
-from koord_numa.core.selectors import selects
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.ranking.label_columns import ABSENT, NAME_FIELD, LabelColumn
 from koord_numa.engine.ranking.node_numbers import Bools, Ints, compares_numbers, distinct

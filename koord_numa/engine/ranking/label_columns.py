@@ -7,11 +7,9 @@ from typing import Final
 import numpy as np
 from cachetools import LRUCache
 
-from koord_numa.core.objects.constraints import NodeTerm, Operator, Requirement
-from koord_numa.core.objects.images import Image, PodImages
-from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.constraints import NodeTerm, Operator, Requirement, meets
+from koord_numa.core.objects.node import Image, Node, PodImages
 from koord_numa.core.score.node_scores import LEAST, MAX_SCORE, MOST
-from koord_numa.core.selectors import meets
 from koord_numa.engine.ranking.node_numbers import Bools, Ints, longer
 
 ABSENT: Final = 0

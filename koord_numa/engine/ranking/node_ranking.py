@@ -21,7 +21,7 @@ from koord_numa.core.explain import DROPPED, Group, distance, group_of
 from koord_numa.core.fit.node_filters import soft_taints
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
-from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate_alone, score_parts
+from koord_numa.core.scheduling.filters import ScoredPlacement, evaluate_alone, score_parts
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.scheduling.scorers import PREFERENCES, Preference, spreads_by_default, weight_of
 from koord_numa.core.score.node_scores import MISSING, as_given

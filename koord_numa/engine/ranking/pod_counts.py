@@ -17,9 +17,8 @@ import numpy as np
 from cachetools import LRUCache
 
 from koord_numa.core.claims.budget import TurnOverError
-from koord_numa.core.objects.constraints import LabelSelector, PodTerm
+from koord_numa.core.objects.constraints import Labels, LabelSelector, PodTerm, selects
 from koord_numa.core.objects.request import Pod, PodRequest, once_per_request
-from koord_numa.core.selectors import Labels, selects
 from koord_numa.engine.cache.pod_index import AnchorIndex, anchors_of_pod, anchors_of_term
 from koord_numa.engine.ranking.label_columns import LabelColumn, LabelColumns
 from koord_numa.engine.ranking.node_numbers import Bools, Ints, longer

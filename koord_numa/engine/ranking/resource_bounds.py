@@ -19,8 +19,7 @@ from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, ResourceList
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.scheduling.scorers import UNKNOWN_NUMA_NODES, alignment_points, scored_by_claim
 from koord_numa.core.score.least_numa_nodes import normalized
-from koord_numa.core.score.node_scores import ALWAYS_SCORED, MAX_SCORE, is_device
-from koord_numa.core.score.zones import NUMA_STEP
+from koord_numa.core.score.node_scores import ALWAYS_SCORED, MAX_SCORE, NUMA_STEP, is_device
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.ranking.node_numbers import COMMON, DIVISORS, FREE, SPARES, Ints, NodeClass
 from koord_numa.engine.ranking.node_table import MOST_HELD, MOST_LINES, AmountTable

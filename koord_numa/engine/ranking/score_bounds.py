@@ -17,7 +17,7 @@ from koord_numa.core.devices import DeviceDemand, device_demand
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import NodeScoring
-from koord_numa.core.scheduling.evaluate import fits_node_object
+from koord_numa.core.scheduling.filters import fits_node_object
 from koord_numa.core.scheduling.placement import refuse_by_kubelet_config
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, without_resources
 from koord_numa.core.scheduling.scorers import (

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 from cachetools import LRUCache
 
-from koord_numa.core.allocate import AllocateOptions, NumaScoring, WithoutTopology
+from koord_numa.core.allocation.allocate import AllocateOptions, NumaScoring, WithoutTopology
 from koord_numa.core.claims.extended_resources import name_classes
 from koord_numa.core.claims.resource_claim import PodClaims
 from koord_numa.core.fit.pod_affinity import pod_affinity_counts
@@ -23,7 +23,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import NumaAllocateStrategy, ScoringType
 from koord_numa.core.objects.volumes import Storage
-from koord_numa.core.scheduling.evaluate import ScoredPlacement, answers, evaluate, refuse_everywhere, score_parts
+from koord_numa.core.scheduling.filters import ScoredPlacement, answers, evaluate, refuse_everywhere, score_parts
 from koord_numa.core.scheduling.request import (
     Profile,
     SchedulingRequest,

@@ -6,13 +6,12 @@ from datetime import UTC, datetime
 from logging import getLogger
 from typing import Final
 
-from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.rebind.from_ledger import Defaults, DoubleHold, replacement_cpus
 from koord_numa.core.rebind.layout import NodeLayout
-from koord_numa.core.rebind.plan import RebindPlan, Threshold, improvement, ledger_after, plan_rebind
-from koord_numa.core.scheduling.evaluate import evaluate
+from koord_numa.core.rebind.plan import RebindPlan, RebindRequest, Threshold, improvement, ledger_after, plan_rebind
+from koord_numa.core.scheduling.filters import evaluate
 from koord_numa.core.scheduling.request import scheduling_request
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.engine.cache.node_info import NodeInfo

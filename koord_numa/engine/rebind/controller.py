@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from koord_numa.core.objects.rebind_request import RebindRequest
 from koord_numa.core.ordering import age_key
+from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.rebind.context import RebindContext, RebindPorts, rebind_subject
 from koord_numa.engine.rebind.reconcile import RebindReconciler

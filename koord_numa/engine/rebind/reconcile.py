@@ -9,11 +9,21 @@ from logging import getLogger
 from typing import Final
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.objects.rebind_request import PodRevision, RebindAnswer, RebindMove, RebindPhase, RebindRequest
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.pinned_pods import amounts_after
-from koord_numa.core.rebind.plan import Move, NodeFigures, RebindPlan, node_figures, plan_rebind
+from koord_numa.core.rebind.plan import (
+    Move,
+    NodeFigures,
+    PodRevision,
+    RebindAnswer,
+    RebindMove,
+    RebindPhase,
+    RebindPlan,
+    RebindRequest,
+    node_figures,
+    plan_rebind,
+)
 from koord_numa.engine.containment import MOST_TEXT
 from koord_numa.engine.rebind.context import RebindContext, Stopped, obstacle, pods_kept_by_claims, rebind_subject
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, UnknownOutcome

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.quantity import amount, parse_quantity
-from koord_numa.core.resources import CPU, MILLI
+from koord_numa.core.resources import CPU, MILLI, amount, parse_quantity
 from koord_numa.wire import names
 
 POLICY_WORDS: Final[Mapping[str, str]] = {

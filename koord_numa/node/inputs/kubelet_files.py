@@ -16,7 +16,7 @@ import msgspec
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.objects.kubelet_checkpoint import HeldMemory, MemoryAmounts, NumaMemory
+from koord_numa.core.objects.node import HeldMemory, MemoryAmounts, NumaMemory
 
 ROOT: Final = Path("/var/lib/kubelet")
 """Default of the kubelet's ``--root-dir``."""

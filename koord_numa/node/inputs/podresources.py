@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from koord_numa.core.cpuset import EMPTY, MAX_CPU, CpuSet
-from koord_numa.core.objects.kubelet_checkpoint import HeldMemory
+from koord_numa.core.objects.node import HeldMemory
 
 MOST_NUMA_NODES: Final = 1024
 LARGEST: Final = 2**60

@@ -12,8 +12,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Assignment, Pod
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, NodeBindPolicy, NumaPolicy
-from koord_numa.core.pod_resources import amplify, effective_requests
-from koord_numa.core.qos import may_use_cpuset
+from koord_numa.core.pod_resources import amplify, effective_requests, may_use_cpuset
 from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.sandbox.machines.hardware.description import NodeDescription
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from koord_numa.core.bit_sets import members
+from koord_numa.core.cpuset import members
 from koord_numa.core.devices import DeviceOffer, free_devices, free_partitions
 from koord_numa.core.objects.devices import GPU
 from koord_numa.engine.cache.node_info import NodeInfo

@@ -5,7 +5,7 @@ from typing import Any
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.objects.rebind_request import RebindRequest
+from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding
 from koord_numa.core.state.node_snapshot import NodeSnapshot

@@ -13,7 +13,7 @@ from koord_numa.core.claims.extended_resources import RequestMapping
 from koord_numa.core.claims.node_allocatable import ClaimAmounts, Overhead
 from koord_numa.core.objects.constraints import NodeTerm, Requirement
 from koord_numa.core.objects.request import PodKey
-from koord_numa.core.quantity import format_nano
+from koord_numa.core.resources import format_nano
 from koord_numa.wire.claims.resource_claims import EXTENDED
 
 _LONGEST_NAME: Final = 63

@@ -24,7 +24,7 @@ from koord_numa.core.claims.inventory import (
     ResourceSlice,
 )
 from koord_numa.core.objects.constraints import NodeTerm
-from koord_numa.core.quantity import parse_quantity
+from koord_numa.core.resources import parse_quantity
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.metadata import head
 from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, read

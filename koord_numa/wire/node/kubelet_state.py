@@ -16,7 +16,7 @@ import msgspec
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.objects.kubelet_checkpoint import (
+from koord_numa.core.objects.node import (
     ContainerState,
     CpuRow,
     HeldMemory,

@@ -25,10 +25,9 @@ from koord_numa.core.objects.vocabulary import (
     QosClass,
     isolation_words,
 )
-from koord_numa.core.qos import OWN_CPUS, may_use_cpuset
-from koord_numa.core.qos import priority_class as band_of
-from koord_numa.core.quantity import format_amount
-from koord_numa.core.resources import ResourceList
+from koord_numa.core.pod_resources import OWN_CPUS, may_use_cpuset
+from koord_numa.core.pod_resources import priority_class as band_of
+from koord_numa.core.resources import ResourceList, format_amount
 from koord_numa.core.spelling import closest, meant
 from koord_numa.core.value_objects import replace
 from koord_numa.wire import names

@@ -12,8 +12,7 @@ from koord_numa.core.claims.resource_claim import PodResourceClaim
 from koord_numa.core.objects.devices import DeviceGrants
 from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, QosClass
-from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.qos import OWN_CPUS
+from koord_numa.core.pod_resources import OWN_CPUS, effective_requests
 from koord_numa.core.resources import ResourceList, largest
 from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.wire import names

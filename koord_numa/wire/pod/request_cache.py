@@ -7,9 +7,8 @@ from typing import Any, Final
 import orjson
 from pydantic import BaseModel
 
-from koord_numa.core.objects.constraints import Constraints
+from koord_numa.core.objects.constraints import Constraints, WorkloadKey
 from koord_numa.core.objects.request import PodKey, PodRequest
-from koord_numa.core.objects.workloads import WorkloadKey
 from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.wire import names
 from koord_numa.wire.devices import ANNOTATIONS as DEVICE_ANNOTATIONS

@@ -18,7 +18,7 @@ from koord_numa.core.claims.capacity import own_name
 from koord_numa.core.claims.claim import ClaimToAllocate, DeviceClass
 from koord_numa.core.claims.inventory import DeviceId, PoolId, ResourceSlice
 from koord_numa.core.claims.pools import Features, NodeDevices, gather_pools
-from koord_numa.core.quantity import parse_quantity
+from koord_numa.core.resources import parse_quantity
 from koord_numa.wire.claims.claim_json import allocation_json
 from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.claims.resource_slices import nano, parse_resource_slice

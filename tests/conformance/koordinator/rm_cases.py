@@ -8,17 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from koord_numa.core.allocation.grant import place
-from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
+from koord_numa.core.allocation.allocate import cpu_occupancy, place
+from koord_numa.core.allocation.demand import CpuBinding, NodeRules
 from koord_numa.core.allocation.numa_offers import NumaOffers, offers
 from koord_numa.core.allocation.numa_selection import hints, select_numa_nodes
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.bind_policies import Downgrade
-from koord_numa.core.cpus.exclusivity import cpu_occupancy
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.numa.exclusive import NumaExclusivity, NumaOccupancy
 from koord_numa.core.numa.hints import Hint
-from koord_numa.core.numa.policies import Decision, decide_koordinator
+from koord_numa.core.numa.policies import Decision, NumaExclusivity, NumaOccupancy, decide_koordinator
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import (

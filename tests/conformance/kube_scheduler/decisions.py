@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import Any
 
 from koord_numa.core.objects.verdicts import Rejection
-from koord_numa.core.scheduling.evaluate import ScoredPlacement
+from koord_numa.core.scheduling.filters import ScoredPlacement
 from koord_numa.core.scheduling.scorers import PREFERENCES
 from tests.conformance.deviations import Deviation
 from tests.conformance.kube_scheduler.cluster import Cluster, load

@@ -17,8 +17,7 @@ from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.objects.node import KubeletConfig, Zone
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
-from koord_numa.core.quantity import amount, supply
-from koord_numa.core.resources import ResourceList
+from koord_numa.core.resources import ResourceList, amount, supply
 from tests.conformance.vectors import Case
 
 PAGE_BYTES = {"2Mi": 2 << 20, "1Gi": 1 << 30}

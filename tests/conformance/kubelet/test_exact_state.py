@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.objects.kubelet_checkpoint import (
+from koord_numa.core.objects.node import (
     ContainerState,
     CpuRow,
     HeldMemory,

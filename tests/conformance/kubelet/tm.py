@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from koord_numa.core.numa.distances import Distances
-from koord_numa.core.numa.hint_providers import Answer, hints_of
-from koord_numa.core.numa.hint_rule import HintRule
-from koord_numa.core.numa.hints import Hint, mask_of
+from koord_numa.core.numa.hint_providers import Answer, HintRule, hints_of
+from koord_numa.core.numa.hints import Distances, Hint, mask_of
 from koord_numa.core.numa.policies import Decision
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from tests.conformance.vectors import Case, Oracle

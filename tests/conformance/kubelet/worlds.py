@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from koord_numa.core.bit_sets import members
+from koord_numa.core.cpuset import members
 from koord_numa.core.kubelet.admit import Admitted, admit
 from koord_numa.core.kubelet.demand import is_memory
 from koord_numa.core.kubelet.state import ContainerGrant, Grant, KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
-from koord_numa.core.quantity import supply
+from koord_numa.core.resources import supply
 from koord_numa.core.value_objects import replace
 from koord_numa.wire.node.fingerprint import fingerprint
 from koord_numa.wire.pod.pods import parse_pod

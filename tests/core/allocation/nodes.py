@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from koord_numa.core.allocate import AllocateOptions, allocate
+from koord_numa.core.allocation.allocate import AllocateOptions, allocate
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Container, CpuBind, NumaSpec, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Alignment, Placement, Rejection

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.allocate import AllocateOptions, WithoutTopology
+from koord_numa.core.allocation.allocate import AllocateOptions, WithoutTopology
 from koord_numa.core.cpuset import EMPTY
 from koord_numa.core.objects.request import PodRequest, SharedPool
 from koord_numa.core.objects.verdicts import Placement

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.allocate import AllocateOptions, allocate
+from koord_numa.core.allocation.allocate import AllocateOptions, allocate
 from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Container, NumaSpec, PodKey, PodRequest

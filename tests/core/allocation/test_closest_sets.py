@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.allocate import allocate
+from koord_numa.core.allocation.allocate import allocate
 from koord_numa.core.allocation.demand import AllocateOptions
 from koord_numa.core.cpu_topology import CpuTopology, regular_topology
 from koord_numa.core.objects.request import PodKey

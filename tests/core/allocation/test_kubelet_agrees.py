@@ -8,7 +8,7 @@ kubelet chooses CPUs itself and is then overruled by the node agent, so only its
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.allocate import AllocateOptions, allocate
+from koord_numa.core.allocation.allocate import AllocateOptions, allocate
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
 from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState, PluginDevice

@@ -6,17 +6,20 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.allocate import AllocateOptions, allocate, allocate_demand, demand_of
-from koord_numa.core.allocation.cpu_preferences import best_shaped
-from koord_numa.core.allocation.grant import place
-from koord_numa.core.allocation.node_rules import CpuBinding, NodeRules
-from koord_numa.core.allocation.numa_offers import offers
+from koord_numa.core.allocation.allocate import (
+    AllocateOptions,
+    allocate,
+    allocate_demand,
+    cpu_occupancy,
+    demand_of,
+    place,
+)
+from koord_numa.core.allocation.demand import CpuBinding, NodeRules
+from koord_numa.core.allocation.numa_offers import best_shaped, offers
 from koord_numa.core.allocation.numa_selection import hints, select_numa_nodes
-from koord_numa.core.cpus.core_shapes import has_shape
-from koord_numa.core.cpus.exclusivity import cpu_occupancy
+from koord_numa.core.cpus.cpu_request import has_shape
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.numa.exclusive import NumaExclusivity
-from koord_numa.core.numa.policies import decide_koordinator
+from koord_numa.core.numa.policies import NumaExclusivity, decide_koordinator
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import (

@@ -7,15 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.allocate import AllocateOptions, allocate
 from koord_numa.core.allocation import numa_selection as affinity
-from koord_numa.core.allocation.node_rules import NodeRules
+from koord_numa.core.allocation.allocate import AllocateOptions, allocate, cpu_occupancy
+from koord_numa.core.allocation.demand import NodeRules
 from koord_numa.core.allocation.numa_offers import offers
-from koord_numa.core.allocation.numa_selection import preferred
-from koord_numa.core.allocation.numa_sets import NumaSets
+from koord_numa.core.allocation.numa_selection import NumaSets, preferred
 from koord_numa.core.cpu_topology import MAX_NUMA
-from koord_numa.core.cpus.exclusivity import cpu_occupancy
-from koord_numa.core.numa.exclusive import UNCONSTRAINED
+from koord_numa.core.numa.policies import UNCONSTRAINED
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass, RestrictedRule
 from koord_numa.core.state.inventory import Inventory

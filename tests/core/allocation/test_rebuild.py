@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.allocate import AllocateOptions, allocate
+from koord_numa.core.allocation.allocate import AllocateOptions, allocate
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.state.inventory import Inventory, inventory
 from koord_numa.core.state.ledger import Ledger, holding_of

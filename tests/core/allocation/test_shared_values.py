@@ -1,6 +1,6 @@
 """Pods that get the same amounts of the same NUMA node share one value, also on different nodes."""
 
-from koord_numa.core.allocate import allocate_demand
+from koord_numa.core.allocation.allocate import allocate_demand
 from koord_numa.core.allocation.demand import demand_of
 from koord_numa.core.objects.request import Container, NumaSpec, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection

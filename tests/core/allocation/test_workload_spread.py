@@ -14,7 +14,7 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import NumaSpread, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import NumaSpreadMode, NumaSpreadScope
-from koord_numa.core.scheduling.evaluate import decide
+from koord_numa.core.scheduling.filters import decide
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger

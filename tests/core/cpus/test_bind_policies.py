@@ -16,8 +16,7 @@ from koord_numa.core.cpus.bind_policies import (
     Downgrade,
     pick_cpus,
 )
-from koord_numa.core.cpus.core_shapes import has_shape, shaped
-from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus
+from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus, has_shape, shaped
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy

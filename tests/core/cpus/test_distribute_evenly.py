@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord_numa.core.cpus.bind_policies import even_shares, take_evenly
 from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuRequest, NotEnoughCpus
-from koord_numa.core.cpus.distribute_evenly import even_shares, take_evenly
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from tests.machines import machine

@@ -17,7 +17,7 @@ from koord_numa.core.devices import (
     node_devices,
 )
 from koord_numa.core.devices.machine import UNUSED, device_machine, device_use, double_holds, free_value
-from koord_numa.core.objects.constraints import LabelSelector, Operator, Requirement
+from koord_numa.core.objects.constraints import LabelSelector, Operator, Requirement, selects
 from koord_numa.core.objects.devices import (
     AllocateStrategy,
     DeviceExclusive,
@@ -31,7 +31,6 @@ from koord_numa.core.objects.devices import (
     TopologyScope,
 )
 from koord_numa.core.objects.request import PodKey, PodRequest
-from koord_numa.core.selectors import selects
 from koord_numa.core.state.ledger import Holding, Ledger
 from tests.core.devices.rack import inventory, provider, request
 

@@ -3,8 +3,14 @@
 import pytest
 
 from koord_numa.core.fit.spread import SYSTEM_DEFAULTS, constraints_for, default_selector
-from koord_numa.core.objects.constraints import LabelSelector, Operator, Requirement
-from koord_numa.core.objects.workloads import Workload, WorkloadKey, WorkloadKind
+from koord_numa.core.objects.constraints import (
+    LabelSelector,
+    Operator,
+    Requirement,
+    Workload,
+    WorkloadKey,
+    WorkloadKind,
+)
 
 
 def needs(**labels: str) -> LabelSelector:

@@ -1,6 +1,6 @@
 """Pods whose CPUs come from any NUMA node of a socket: what init containers may hold, and what pods leave whose place is not known."""
 
-from koord_numa.core.bit_sets import lowest
+from koord_numa.core.cpuset import lowest
 from koord_numa.core.kubelet.departures import without
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.replay import arrive

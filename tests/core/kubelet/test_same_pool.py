@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.bit_sets import lowest
+from koord_numa.core.cpuset import lowest
 from koord_numa.core.kubelet.admit import DryRunAdmitted, dry_run
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.state import KubeletNode, KubeletState, ManagerState

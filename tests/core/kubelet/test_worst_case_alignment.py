@@ -8,7 +8,7 @@ from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopolo
 from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Unschedulable
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope
-from koord_numa.core.scheduling.evaluate import decide
+from koord_numa.core.scheduling.filters import decide
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.state.inventory import Inventory, inventory
 from koord_numa.core.state.ledger import Ledger, holding_of

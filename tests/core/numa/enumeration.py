@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import product
 
-from koord_numa.core.numa.distances import Distances
-from koord_numa.core.numa.hints import Hint
+from koord_numa.core.numa.hints import Distances, Hint
 
 Combination = tuple[Hint, ...]
 

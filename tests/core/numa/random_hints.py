@@ -8,8 +8,7 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from koord_numa.core.numa.distances import Distances
-from koord_numa.core.numa.hints import Hint, mask_of, numa_ids
+from koord_numa.core.numa.hints import Distances, Hint, mask_of, numa_ids
 
 IDS = st.one_of(
     st.integers(1, 5).map(lambda count: list(range(count))),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from koord_numa.core.numa.exclusive import UNCONSTRAINED, NumaExclusivity, NumaOccupancy, NumaUse
 from koord_numa.core.numa.hints import Hint
+from koord_numa.core.numa.policies import UNCONSTRAINED, NumaExclusivity, NumaOccupancy, NumaUse
 from koord_numa.core.objects.vocabulary import NumaExclusive
 
 IDLE, SINGLE, SHARED = NumaUse.IDLE, NumaUse.SINGLE, NumaUse.SHARED

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.numa.exclusive import NumaExclusivity, NumaOccupancy
 from koord_numa.core.numa.hints import ANYWHERE, NOWHERE, Hint, mask_of
 from koord_numa.core.numa.koordinator_merge import merge_scored
-from koord_numa.core.numa.kubelet_merge import merge
-from koord_numa.core.numa.reachable import reachable_masks
+from koord_numa.core.numa.kubelet_merge import merge, reachable_masks
+from koord_numa.core.numa.policies import NumaExclusivity, NumaOccupancy
 from koord_numa.core.objects.vocabulary import NumaExclusive
 from tests.core.numa import random_hints
 from tests.core.numa.enumeration import koordinator_merge, kubelet_merge

@@ -4,11 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.numa.exclusive import NumaExclusivity, NumaOccupancy
 from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.numa.hints import Hint, mask_of
-from koord_numa.core.numa.policies import Decision, decide_koordinator
-from koord_numa.core.numa.refusals import mask_text
+from koord_numa.core.numa.policies import Decision, NumaExclusivity, NumaOccupancy, decide_koordinator, mask_text
 from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaExclusive, NumaPolicy
 from tests.core.numa import random_hints
 from tests.core.numa.kubelet_decisions import decide_kubelet

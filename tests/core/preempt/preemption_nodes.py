@@ -5,7 +5,7 @@ from typing import Any
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.view import kubelet_view
-from koord_numa.core.objects.constraints import LabelSelector, Operator, Requirement
+from koord_numa.core.objects.constraints import DisruptionBudget, LabelSelector, Operator, Requirement
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Assignment, Container, NumaSpec, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
@@ -17,7 +17,6 @@ from koord_numa.core.objects.vocabulary import (
     NumaPolicy,
     QosClass,
 )
-from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.preempt.dry_run import EvictionTerms, Nominee, PreemptionNode
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
 from koord_numa.core.state.inventory import inventory, reserve

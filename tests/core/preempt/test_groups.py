@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from koord_numa.core.gangs.decide import Group, Member, Steps
 from koord_numa.core.gangs.model import Dialect, GangKey
+from koord_numa.core.objects.constraints import DisruptionBudget
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.preempt.dry_run import PreemptionNode
 from koord_numa.core.preempt.groups import GroupCandidate, GroupEvictions, Preemptor
 from koord_numa.core.preempt.victims import select_victims_on_node, still_right

@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord_numa.core.objects.constraints import DisruptionBudget
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Alignment
 from koord_numa.core.objects.vocabulary import NumaPolicy
-from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.preempt.dry_run import DryRun, PreemptionNode
 from koord_numa.core.preempt.victims import PreemptionCandidate, select_victims_on_node, still_right
-from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate
+from koord_numa.core.scheduling.filters import ScoredPlacement, evaluate
 from koord_numa.core.scheduling.request import SchedulingRequest
 from tests.core.preempt.preemption_nodes import ask, budget, owned_site, running, terms
 from tests.strategies import any_of

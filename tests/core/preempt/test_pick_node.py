@@ -2,10 +2,9 @@
 
 import pytest
 
-from koord_numa.core.objects.constraints import LabelSelector
+from koord_numa.core.objects.constraints import DisruptionBudget, LabelSelector
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Alignment, Placement
-from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.ordering import importance
 from koord_numa.core.preempt.victims import PreemptionCandidate, protected, rank, violating
 from koord_numa.core.value_objects import replace

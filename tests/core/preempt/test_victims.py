@@ -10,7 +10,7 @@ from koord_numa.core.objects.verdicts import Alignment, Rejection
 from koord_numa.core.preempt import dry_run, victims
 from koord_numa.core.preempt.dry_run import EvictionTerms, PreemptionNode, answer_of
 from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, select_victims_on_node
-from koord_numa.core.scheduling.evaluate import ScoredPlacement
+from koord_numa.core.scheduling.filters import ScoredPlacement
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from tests.core.preempt.preemption_nodes import UNEVEN, ask, barred, budget, nominee, owned_site, running, terms

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy
 from koord_numa.core.rebind.layout import Arrangement, Figures, NodeLayout
-from koord_numa.core.rebind.plan import layout_of_pods
+from koord_numa.core.rebind.plan import layout_of_pods, route
 from koord_numa.core.rebind.search import SearchBudget, better_arrangements
-from koord_numa.core.rebind.sequence import route
 from tests.core.rebind.nodes import FULL, SPREAD, layout, pinned
 from tests.machines import machine
 

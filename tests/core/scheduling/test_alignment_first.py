@@ -17,11 +17,10 @@ from koord_numa.core.objects.vocabulary import (
     QosClass,
     ScoringType,
 )
-from koord_numa.core.scheduling.evaluate import ScoredPlacement, decide, evaluate
+from koord_numa.core.scheduling.filters import ScoredPlacement, decide, evaluate
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.score.least_numa_nodes import PlacedPod
-from koord_numa.core.score.node_scores import Strategy
-from koord_numa.core.score.zones import score_node
+from koord_numa.core.score.node_scores import Strategy, score_node
 from koord_numa.core.state.inventory import Inventory, inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate

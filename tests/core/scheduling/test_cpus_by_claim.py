@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.allocation.node_rules import NO_CPUS_WITHOUT_CLAIM
+from koord_numa.core.allocation.demand import NO_CPUS_WITHOUT_CLAIM
 from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.claims.resource_claim import PodClaims
 from koord_numa.core.cpuset import EMPTY, CpuSet

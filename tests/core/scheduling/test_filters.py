@@ -5,8 +5,7 @@ import pytest
 from koord_numa.core.objects.constraints import Constraints, HostPort, NodeTerm, TaintEffect
 from koord_numa.core.objects.node import Node, Taint
 from koord_numa.core.objects.verdicts import Rejection
-from koord_numa.core.scheduling.evaluate import evaluate
-from koord_numa.core.scheduling.filters import FILTERS, Filter, Scope, filters_of, node_filters_of
+from koord_numa.core.scheduling.filters import FILTERS, Filter, Scope, evaluate, filters_of, node_filters_of
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger

@@ -19,7 +19,7 @@ from koord_numa.core.objects.vocabulary import (
     NumaPolicy,
     ScoringType,
 )
-from koord_numa.core.scheduling.evaluate import ScoredPlacement, decide, evaluate
+from koord_numa.core.scheduling.filters import ScoredPlacement, decide, evaluate
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.score.node_scores import Strategy
 from koord_numa.core.state.inventory import inventory

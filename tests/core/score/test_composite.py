@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.allocate import AllocateOptions, allocate
+from koord_numa.core.allocation.allocate import AllocateOptions, allocate
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import NodeScoring, NumaPolicy, QosClass, ScoringType
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.score.least_numa_nodes import PlacedPod
-from koord_numa.core.score.node_scores import Strategy
-from koord_numa.core.score.zones import (
+from koord_numa.core.score.node_scores import (
     METHODS,
+    Strategy,
     score_cpu_allocation,
     score_node,
     score_numa_topology,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.objects.images import Image, PodImages
+from koord_numa.core.objects.node import Image, PodImages
 from koord_numa.core.score.node_scores import MIB, score_images
 from tests.engine.world import make_node
 

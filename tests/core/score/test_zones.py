@@ -13,7 +13,7 @@ from koord_numa.core.objects.vocabulary import (
     ScoringType,
 )
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.score.zones import score_zones
+from koord_numa.core.score.node_scores import score_zones
 from koord_numa.core.value_objects import replace
 
 GI = 1 << 30

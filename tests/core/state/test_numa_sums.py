@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from koord_numa.core.cpu_topology import regular_topology
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.numa.exclusive import NumaOccupancy
+from koord_numa.core.numa.policies import NumaOccupancy
 from koord_numa.core.objects.request import NumaSpec, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import NumaPolicy
 from koord_numa.core.state.inventory import Inventory

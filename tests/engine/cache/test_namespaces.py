@@ -2,10 +2,9 @@
 
 import pytest
 
-from koord_numa.core.objects.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement
+from koord_numa.core.objects.constraints import Constraints, LabelSelector, Namespace, Operator, PodTerm, Requirement
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Reason
-from koord_numa.core.objects.workloads import Namespace
 from koord_numa.core.value_objects import replace
 from koord_numa.engine import Source
 from tests.engine.world import World, bound, make_node, make_pod, make_world

@@ -5,9 +5,8 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.objects.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement
+from koord_numa.core.objects.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement, selects
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.core.selectors import selects
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.pod_index import PodIndex

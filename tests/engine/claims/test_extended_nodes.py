@@ -13,7 +13,7 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Container, Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind
-from koord_numa.core.scheduling.evaluate import ScoredPlacement
+from koord_numa.core.scheduling.filters import ScoredPlacement
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.pod_claims import claim_work
 from koord_numa.engine.dry_run import dry_run

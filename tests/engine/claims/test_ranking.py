@@ -19,8 +19,7 @@ from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopolo
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
-from koord_numa.core.scheduling.evaluate import choose
-from koord_numa.core.scheduling.filters import EVENTS, ClusterEvent
+from koord_numa.core.scheduling.filters import EVENTS, ClusterEvent, choose
 from koord_numa.core.scheduling.placement import HARD
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister

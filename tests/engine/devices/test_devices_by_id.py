@@ -11,7 +11,7 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import NumaSpec, Pod
 from koord_numa.core.objects.verdicts import Placement, Reason
 from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaPolicy
-from koord_numa.core.scheduling.evaluate import decide
+from koord_numa.core.scheduling.filters import decide
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.wire.devices import device_grants

@@ -2,8 +2,7 @@
 
 import pytest
 
-from koord_numa.core.objects.constraints import LabelSelector
-from koord_numa.core.objects.workloads import DisruptionBudget
+from koord_numa.core.objects.constraints import DisruptionBudget, LabelSelector
 from koord_numa.core.value_objects import replace
 from koord_numa.ports import Unavailable
 from tests.engine.failures import raise_once

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from koord_numa.core.claims.allocation import Allocation, DeviceResult
 from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.claims.resource_claim import PodResourceClaim, ResourceClaim
-from koord_numa.core.objects.constraints import LabelSelector, Operator, Requirement
+from koord_numa.core.objects.constraints import DisruptionBudget, LabelSelector, Operator, Requirement
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Unschedulable
-from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister

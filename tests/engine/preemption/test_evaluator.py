@@ -2,8 +2,7 @@
 
 import pytest
 
-from koord_numa.core.objects.constraints import LabelSelector
-from koord_numa.core.objects.workloads import DisruptionBudget
+from koord_numa.core.objects.constraints import DisruptionBudget, LabelSelector
 from koord_numa.core.preempt import victims
 from koord_numa.core.preempt.dry_run import EvictionTerms, PreemptionNode
 from koord_numa.core.preempt.victims import PreemptionCandidate, select_victims_on_node

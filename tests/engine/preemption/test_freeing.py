@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from koord_numa.core.objects.constraints import LabelSelector
+from koord_numa.core.objects.constraints import DisruptionBudget, LabelSelector
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.core.objects.workloads import DisruptionBudget
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.preemption.evaluator import NODES, NodesBeingFreed
 from koord_numa.ports import Forbidden

@@ -13,6 +13,7 @@ from koord_numa.core.objects.constraints import (
     Constraints,
     HostPort,
     LabelSelector,
+    Namespace,
     Operator,
     PodTerm,
     Requirement,
@@ -23,7 +24,6 @@ from koord_numa.core.objects.node import KubeletConfig, Node, Taint
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Reason
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, QosClass
-from koord_numa.core.objects.workloads import Namespace
 from koord_numa.core.scheduling.filters import EVENTS
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.event_handlers import MOST_UNDECIDED, UNTOLD_SECONDS

@@ -20,7 +20,7 @@ from koord_numa.core.objects.constraints import (
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Unschedulable
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim
-from koord_numa.core.scheduling.evaluate import decide, evaluate, evaluate_alone
+from koord_numa.core.scheduling.filters import decide, evaluate, evaluate_alone
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.listers import VolumeLister

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.objects.images import Image
-from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.node import Image, Node
 from koord_numa.core.score.node_scores import MIB, score_images
 from koord_numa.engine.ranking.label_columns import ImageColumns
 from tests.engine.world import make_node, make_pod, make_world

@@ -23,7 +23,7 @@ from koord_numa.core.objects.vocabulary import (
     NumaSpreadScope,
     ScoringType,
 )
-from koord_numa.core.scheduling.evaluate import ScoredPlacement, decide, evaluate, evaluate_alone
+from koord_numa.core.scheduling.filters import ScoredPlacement, decide, evaluate, evaluate_alone
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED, Cache

@@ -17,7 +17,7 @@ from koord_numa.core.objects.vocabulary import (
     QosClass,
     ScoringType,
 )
-from koord_numa.core.scheduling.evaluate import ScoredPlacement, evaluate, evaluate_alone
+from koord_numa.core.scheduling.filters import ScoredPlacement, evaluate, evaluate_alone
 from koord_numa.core.scheduling.request import scheduling_request
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.ranking.node_ranking import NodeRanking

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from koord_numa.core.bit_sets import members
+from koord_numa.core.cpuset import members
 from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode, MemoryBlock
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import CPU, MILLI

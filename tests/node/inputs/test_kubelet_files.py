@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.objects.kubelet_checkpoint import HeldMemory, MemoryAmounts, NumaMemory
+from koord_numa.core.objects.node import HeldMemory, MemoryAmounts, NumaMemory
 from koord_numa.node.inputs import kubelet_files
 from koord_numa.node.inputs.kubelet_files import KubeletFilesError, KubeletFolder
 from tests.conformance.vectors import folder

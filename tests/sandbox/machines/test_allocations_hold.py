@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.allocate import AllocateOptions, allocate
+from koord_numa.core.allocation.allocate import AllocateOptions, allocate
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodKey

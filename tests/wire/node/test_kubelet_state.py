@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.objects.kubelet_checkpoint import (
+from koord_numa.core.objects.node import (
     ContainerState,
     CpuRow,
     HeldMemory,

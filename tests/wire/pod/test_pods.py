@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.objects.constraints import Constraints
+from koord_numa.core.objects.constraints import Constraints, WorkloadKey, WorkloadKind
 from koord_numa.core.objects.request import (
     Assignment,
     Container,
@@ -25,7 +25,6 @@ from koord_numa.core.objects.vocabulary import (
     PriorityClass,
     QosClass,
 )
-from koord_numa.core.objects.workloads import WorkloadKey, WorkloadKind
 from koord_numa.wire import WireError, parse_pod
 from tests.wire.objects import POD, Object, annotated, changed
 from tests.wire.pod.bare import GIB, SPEC

@@ -7,7 +7,7 @@ Fields that are not listed may hold any value.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from koord_numa.core.quantity import parse_quantity
+from koord_numa.core.resources import parse_quantity
 from koord_numa.sandbox.apiserver.objects.crds import validate
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject
 

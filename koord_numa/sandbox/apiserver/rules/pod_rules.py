@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
-from koord_numa.core.quantity import parse_quantity
+from koord_numa.core.resources import parse_quantity
 from koord_numa.sandbox.apiserver.errors import Cause, duplicate, forbidden_field, invalid_value, required, unsupported
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, clone, metadata_of, section
 from koord_numa.sandbox.apiserver.objects.names import (

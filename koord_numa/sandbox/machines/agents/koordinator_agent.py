@@ -13,8 +13,7 @@ from koord_numa.core.kubelet.options import StaticOptions
 from koord_numa.core.objects.node import KubeletAllocation
 from koord_numa.core.objects.request import Assignment, Pod
 from koord_numa.core.objects.vocabulary import QosClass
-from koord_numa.core.pod_resources import amplify_all, effective_requests
-from koord_numa.core.qos import is_pinned_by_static_kubelet
+from koord_numa.core.pod_resources import amplify_all, effective_requests, is_pinned_by_static_kubelet
 from koord_numa.core.resources import CPU, MILLI, PODS, ResourceList, add, subtract
 from koord_numa.sandbox.machines.agents.agent import (
     WRONG_PLACEMENT,

@@ -9,7 +9,7 @@ from typing import Final
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admit import NotAdmitted, admit
 from koord_numa.core.kubelet.state import ContainerGrant, DevicePool, KubeletNode, KubeletState, PluginDevice
-from koord_numa.core.objects.kubelet_checkpoint import KubeletCheckpoint
+from koord_numa.core.objects.node import KubeletCheckpoint
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import ResourceList

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from koord_numa.core.bit_sets import members
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpuset import CpuSet, members
 from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode
-from koord_numa.core.objects.kubelet_checkpoint import (
+from koord_numa.core.objects.node import (
     ContainerState,
     CpuRow,
     HeldMemory,

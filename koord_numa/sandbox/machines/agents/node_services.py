@@ -19,8 +19,7 @@ import orjson
 import yaml
 from grpc import aio
 
-from koord_numa.core.bit_sets import members
-from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.cpuset import CpuSet, members
 from koord_numa.core.kubelet.state import ContainerGrant
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.sandbox.machines.agents.kubelet_files import cpu_file, device_file, memory_file

@@ -19,8 +19,7 @@ from koord_numa.core.cpuset import MAX_CPU, CpuSet
 from koord_numa.core.objects.constraints import TaintEffect
 from koord_numa.core.objects.node import DEFAULT_MAX_NUMA_NODES, KubeletConfig, Taint
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
-from koord_numa.core.quantity import supply
-from koord_numa.core.resources import is_native
+from koord_numa.core.resources import is_native, supply
 from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.machines.agents.koordlet_devices import described_devices
 from koord_numa.sandbox.machines.hardware.description import (

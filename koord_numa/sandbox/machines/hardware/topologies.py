@@ -10,8 +10,7 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.node import KubeletAllocation, KubeletConfig
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
-from koord_numa.core.quantity import format_amount
-from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList
+from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList, format_amount
 from koord_numa.sandbox.machines.hardware.description import NodeDescription, Style
 from koord_numa.wire import names
 from koord_numa.wire.node.fingerprint import fingerprint

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Final
 
-from koord_numa.core.bit_sets import members
+from koord_numa.core.cpuset import members
 from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa, held_by_init, may_lie_otherwise, reached
 from koord_numa.core.kubelet.node_config import is_located

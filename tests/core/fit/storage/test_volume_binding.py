@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.fit.volume_binding import NO_SPACE, NO_VOLUME, VolumePlan, plan_volumes
+from koord_numa.core.fit.volumes import NO_SPACE, NO_VOLUME, VolumePlan, plan_volumes
 from koord_numa.core.objects.constraints import Constraints, LabelSelector, NodeTerm, Operator, Requirement
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.verdicts import Rejection

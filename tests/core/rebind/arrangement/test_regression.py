@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.layout import NodeLayout
-from koord_numa.core.rebind.local_moves import Changes, EvaluatedLayout, evaluate
+from koord_numa.core.rebind.search import Changes, EvaluatedLayout, evaluate
 from koord_numa.core.value_objects import replace
 from tests.core.rebind.nodes import beset, fragmented, layout, pinned
 

@@ -4,9 +4,8 @@ from random import Random
 
 import numpy as np
 
-from koord_numa.core.objects.constraints import NodeTerm, Operator, Requirement
+from koord_numa.core.objects.constraints import NodeTerm, Operator, Requirement, matches_term
 from koord_numa.core.objects.node import Node
-from koord_numa.core.selectors import matches_term
 from koord_numa.engine.ranking.label_columns import MOST_COLUMNS, SPARE, LabelColumns
 from koord_numa.engine.ranking.pod_counts import DomainSums, PodCounts, PodSelection
 

@@ -1,0 +1,484 @@
+"""Allocate a pod on a node with scheduler-owned CPUs: return a placement, or a rejection with numbers."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import combinations
+from typing import Final
+
+from koord_numa.core.allocation.demand import (
+    AllocateOptions,
+    AllocationDemand,
+    CpuBinding,
+    CpuUse,
+    NodeRules,
+    WithoutTopology,
+    demand_of,
+    node_rules,
+)
+from koord_numa.core.allocation.numa_offers import (
+    PCPU_LEVEL_BROKEN,
+    DeviceHints,
+    NumaOffers,
+    cpu_shares,
+    has_preferred_shape,
+    offers,
+    outcome,
+    split,
+)
+from koord_numa.core.allocation.numa_selection import NO_DISTANCES, fewest_if_empty, preferred, select_numa_nodes
+from koord_numa.core.allocation.refusals import (
+    amplified_shortage,
+    insufficient,
+    kubelet_cores_shortage,
+    no_pool,
+    not_aligned,
+    not_enough_cpus,
+    overcommitted,
+)
+from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.cpus.bind_policies import CpuPick, CpuPolicies, pick_cpus
+from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.numa.hints import Distances, numa_ids
+from koord_numa.core.numa.policies import UNCONSTRAINED, Decision, NumaExclusivity
+from koord_numa.core.numa.workload_spread import workload_spread
+from koord_numa.core.objects.request import PodRequest, SharedPool
+from koord_numa.core.objects.verdicts import Alignment, Exclusivity, Placement, Reason, Rejection
+from koord_numa.core.objects.vocabulary import (
+    NO_NUMA_POLICY,
+    NOT_EXCLUSIVE,
+    NUMA_PREFERRED,
+    PCPU_LEVEL,
+    SINGLE_NUMA_NODE,
+    CpuExclusivePolicy,
+    NumaExclusive,
+    NumaPolicy,
+    RestrictedRule,
+)
+from koord_numa.core.resources import CPU, MILLI, ResourceList, is_native
+from koord_numa.core.score.node_scores import Strategy as NumaScoring
+from koord_numa.core.state.inventory import Inventory, NodeTraits
+from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.state.numa_free import (
+    EVERY_POD,
+    Accounting,
+    NumaAccounting,
+    NumaFree,
+    accounts,
+    numa_occupancy,
+    shared_pools,
+    socket_of,
+)
+from koord_numa.core.value_objects import replace
+
+Shares = tuple[tuple[int, ResourceList], ...]
+"""Amounts by NUMA node, ascending."""
+
+WIDEST_CORE: Final = 8
+"""Maximum NUMA nodes of which all subsets (255) are evaluated. Wider sets are split evenly."""
+
+REMEMBERED_SPLITS: Final = 4096
+"""Maximum cached shares of pods on a single NUMA node. There are a few per request class, and hundreds of classes."""
+
+
+def place(rules: NodeRules, offers: NumaOffers, chosen: Placement) -> Placement | Rejection:
+    """
+    Return the placement with its amounts and CPUs, or a rejection with the shortage.
+
+    ``chosen`` has the node and, in ``mask``, the set of NUMA nodes for the pod. Without a set, only CPUs are placed, on
+    any NUMA nodes. As Allocate in Koordinator's resource_manager.go: first amounts, then from every NUMA node the whole
+    CPUs of its share.
+    """
+    # Amounts before CPUs, since the share of a NUMA node defines how many CPUs to take there.
+    numa = () if chosen.mask is None else _shares(rules, offers, chosen.mask)
+    if isinstance(numa, Rejection):
+        return numa
+    if rules.binding is None:
+        # Without shares (no NUMA node publishes the requested resources) only the election counts.
+        return replace(chosen, numa=numa) if numa else chosen
+    if chosen.mask is None:
+        found = _cpus_anywhere(rules, rules.binding, offers)
+    else:
+        found = _cpus_of(rules, rules.binding, offers, numa)
+    if isinstance(found, NotEnoughCpus):
+        return not_enough_cpus(rules, offers, found)
+    exclusivity = outcome(rules.binding, found.cpus, offers.occupancy, offers.accounts.machine)
+    broken = exclusivity is Exclusivity.BROKEN and rules.binding.exclusive is PCPU_LEVEL
+    # Equivalent to ``replace(chosen, ...)``, which is several times slower.
+    return Placement(
+        chosen.node,
+        cpus=found.cpus,
+        numa=numa,
+        shared_pools=chosen.shared_pools,
+        mask=chosen.mask,
+        alignment=chosen.alignment,
+        bind=rules.binding.policy,
+        bind_required=rules.binding.required,
+        exclusive=rules.binding.exclusive,
+        exclusivity=exclusivity,
+        note="; ".join(filter(None, (chosen.note, *found.notes, PCPU_LEVEL_BROKEN if broken else ""))),
+    )
+
+
+def _shares(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | Rejection:
+    """Return the share of each NUMA node of the set of every amount."""
+    ids = offers.numa_ids
+    if not mask & (mask - 1) and (alone := _share_alone(rules, offers, mask)) is not None:
+        return alone
+    everywhere = [index for index, numa in enumerate(ids) if mask >> numa & 1]
+    core = _core(rules, offers, everywhere)
+    shares: dict[int, dict[str, int]] = {ids[at]: {} for at in everywhere}
+    short: list[str] = []
+    for name, given in offers.given.items():
+        positions, needed = (core, rules.amounts[name]) if is_native(name) else (everywhere, rules.amounts[name])
+        if positions is not core and core is not everywhere:
+            # Devices close to the CPUs first.
+            here = [at for at in core if given[at]]
+            local = min(needed, sum(given[at] for at in here))
+            positions = here if local == needed else here + [at for at in everywhere if at not in core and given[at]]
+        parts = (
+            cpu_shares(rules, offers, positions)
+            if name == CPU
+            else split(needed, [given[at] for at in positions], offers.units[name])
+        )
+        if parts is None:
+            short.append(name)
+            continue
+        for at, part in zip(positions, parts, strict=True):
+            if part:
+                shares[ids[at]][name] = part
+    if short:
+        return insufficient(rules, offers, sorted(short))
+    # NUMA nodes without a share are omitted, so that the ledger does not count the pod as spanning them.
+    return tuple([(numa, amounts) for numa, amounts in shares.items() if amounts])
+
+
+def _core(rules: NodeRules, offers: NumaOffers, everywhere: list[int]) -> list[int]:
+    """
+    Return the fewest NUMA nodes of a set that hold the CPUs, memory and huge pages of the pod, by default all.
+
+    If a set is wide because of devices, CPUs and memory stay together, and only the devices are remote.
+    """
+    native = [name for name in offers.given if is_native(name)]
+    if len(native) == len(offers.given) or not native or len(everywhere) > WIDEST_CORE:
+        return everywhere
+    for size in range(1, len(everywhere)):
+        for positions in combinations(everywhere, size):
+            if all(_holds(rules, offers, name, positions) for name in native):
+                return list(positions)
+    return everywhere
+
+
+def _holds(rules: NodeRules, offers: NumaOffers, name: str, positions: Sequence[int]) -> bool:
+    """Return whether these NUMA nodes can hold the amount, with enough CPUs for the share of each."""
+    given = offers.given[name]
+    shares = split(rules.amounts[name], [given[at] for at in positions], offers.units[name])
+    if shares is None or name != CPU or rules.binding is None:
+        return shares is not None
+    return all(share <= MILLI * offers.cpus[at] for share, at in zip(shares, positions, strict=True))
+
+
+def _share_alone(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | None:
+    """Return ``_shares`` for a single NUMA node, which takes everything. ``None`` if it has too little."""
+    numa = mask.bit_length() - 1
+    at, amounts, units = offers.numa_ids.index(numa), rules.amounts, offers.units
+    for name, given in offers.given.items():
+        amount = amounts[name]
+        if amount > given[at] or amount % units[name]:
+            return None
+    return _on_one_numa(numa, tuple([(name, amounts[name]) for name in offers.given]))
+
+
+@lru_cache(maxsize=REMEMBERED_SPLITS)
+def _on_one_numa(numa: int, amounts: tuple[tuple[str, int], ...]) -> Shares:
+    """Return a value shared by all pods with equal amounts. Reduces memory and garbage collection, since ledgers keep it."""
+    share = {name: amount for name, amount in amounts if amount}
+    return ((numa, share),) if share else ()
+
+
+def _cpus_of(rules: NodeRules, binding: CpuBinding, offers: NumaOffers, numa: Shares) -> CpuPick | NotEnoughCpus:
+    machine = _machine(offers)
+    taken = EMPTY
+    notes: list[str] = []
+    for node, amounts in numa:
+        here = CpuSet(machine.numa_bits.get(node, 0) & offers.accounts.free_cpus.bits)
+        found = _pick(rules, binding, amounts.get(CPU, 0) // MILLI, offers, here)
+        # Summed over the whole pick: the rejection compares with the request, not with the share of a NUMA node.
+        if isinstance(found, NotEnoughCpus):
+            return replace(found, found=len(taken) + found.found)
+        if len(numa) == 1 and len(found.cpus) == rules.cpus:
+            return found
+        taken |= found.cpus
+        notes += [note for note in found.notes if note not in notes]
+    return CpuPick(taken, notes=tuple(notes)) if len(taken) == rules.cpus else NotEnoughCpus(rules.cpus, len(taken))
+
+
+def _cpus_anywhere(rules: NodeRules, binding: CpuBinding, offers: NumaOffers) -> CpuPick | NotEnoughCpus:
+    free_cpus = offers.accounts.free_cpus
+    # Koordinator's accounting allows shared pods to overlap with exclusive CPUs. Only EVERY_POD reserves room for them.
+    if rules.accounting is Accounting.EVERY_POD:
+        free_cpus = _unclaimed(rules, binding, offers, free_cpus)
+    return _pick(rules, binding, rules.cpus, offers, free_cpus)
+
+
+def _pick(
+    rules: NodeRules, binding: CpuBinding, count: int, offers: NumaOffers, free_cpus: CpuSet
+) -> CpuPick | NotEnoughCpus:
+    """
+    Pick CPUs, all of them isolated by the kernel if the pod prefers that and shape and exclusive policy remain honored.
+
+    The kernel does not balance load between isolated and other CPUs, so a mixture has no use.
+    """
+    wish, machine = _requested_shape(rules, binding, count), _machine(offers)
+    isolated = binding.isolated & free_cpus
+    if len(isolated) >= count > 0:
+        found = pick_cpus(wish, machine, isolated, offers.occupancy)
+        if (
+            isinstance(found, CpuPick)
+            and has_preferred_shape(binding.policy, machine, found.cpus)
+            and outcome(binding, found.cpus, offers.occupancy, machine) is Exclusivity.HONOURED
+        ):
+            return found
+    return pick_cpus(wish, machine, free_cpus, offers.occupancy)
+
+
+def _unclaimed(rules: NodeRules, binding: CpuBinding, offers: NumaOffers, free_cpus: CpuSet) -> CpuSet:
+    """Return at most as many CPUs per NUMA node as its amounts allow. The rest belongs to pods on shared CPUs."""
+    given = offers.given.get(CPU)
+    if given is None:
+        return free_cpus
+    machine = _machine(offers)
+    for numa, amount in zip(offers.numa_ids, given, strict=True):
+        here = free_cpus & CpuSet(machine.numa_bits.get(numa, 0))
+        count = amount // offers.units[CPU] * offers.units[CPU] // MILLI
+        if count < len(here):
+            # Keep the CPUs that the strategy would take, so that the limit does not change the order.
+            kept = pick_cpus(_requested_shape(rules, binding, count), machine, here, offers.occupancy)
+            free_cpus -= here if isinstance(kept, NotEnoughCpus) else here - kept.cpus
+    return free_cpus
+
+
+def _machine(offers: NumaOffers) -> CpuTopology:
+    # ``node_rules`` rejects such a node, so only a caller that skipped it gets here.
+    if offers.accounts.machine is None:
+        raise ValueError("CPUs cannot be taken from a machine whose CPUs are unknown")
+    return offers.accounts.machine
+
+
+def _requested_shape(rules: NodeRules, binding: CpuBinding, count: int) -> CpuPolicies:
+    request = CpuRequest(count=count, bind=binding.policy, exclusive=binding.exclusive, strategy=rules.strategy)
+    return CpuPolicies(request, required=binding.required, downgrade=binding.downgrade)
+
+
+def cpu_occupancy(ledger: Ledger, limit: int = 1) -> CpuOccupancy:
+    """Return the CPUs held under each exclusive policy. If pods share a CPU, the last one decides."""
+    levels = {CpuExclusivePolicy.PCPU_LEVEL: 0, CpuExclusivePolicy.NUMA_NODE_LEVEL: 0}
+    for holding in ledger:
+        for policy in levels:
+            # A later pod on the same CPU overwrites the level, as in Koordinator's cpu details, which have one policy
+            # per CPU.
+            levels[policy] &= ~holding.cpus.bits
+        if holding.exclusive in levels:
+            levels[holding.exclusive] |= holding.cpus.bits
+    return CpuOccupancy(
+        pcpu_level=CpuSet(levels[CpuExclusivePolicy.PCPU_LEVEL]),
+        numa_level=CpuSet(levels[CpuExclusivePolicy.NUMA_NODE_LEVEL]),
+        references=ledger.references if limit > 1 else {},
+        limit=limit,
+    )
+
+
+__all__ = [
+    "Accounting",
+    "AllocateOptions",
+    "NumaScoring",
+    "WithoutTopology",
+    "allocate",
+    "allocate_demand",
+    "demand_of",
+]
+
+_NOTHING_TO_ALIGN: Final = (
+    "no NUMA alignment was attempted: the pod requests nothing that the node's NUMA nodes publish"
+)
+
+REMEMBERED: Final = 256
+"""Maximum traits per demand with cached rules. Rules contain the problem of a topology, which is arbitrary text."""
+
+_NO_NUMA_NODES: Final = "node(s) publish no NUMA nodes over which pods could be spread (numa-spread)"
+
+_DISTURBS: Final = "it shares a NUMA node with pods of the other kind (singleNUMANodeExclusive: Preferred)"
+
+_POOLED: Final = frozenset({NumaPolicy.RESTRICTED, SINGLE_NUMA_NODE})
+"""
+Policies under which the status of a pod without exclusive CPUs has its shared pools.
+
+Source: fine-grained CPU orchestration, "Resource status".
+"""
+
+
+def allocate(
+    request: PodRequest, inventory: Inventory, ledger: Ledger, options: AllocateOptions
+) -> Placement | Rejection:
+    """Place a pod on a node, or return a rejection with numbers. For many nodes, use ``demand_of`` and ``allocate_demand``."""
+    demand = demand_of(request, options)
+    return demand if isinstance(demand, Rejection) else allocate_demand(demand, inventory, ledger)
+
+
+def policy_in_force(demand: AllocationDemand, inventory: Inventory) -> NumaPolicy:
+    """Return the effective NUMA policy of the pod on this node, ``NONE`` if the rules reject the pod."""
+    rules = _rules(demand, inventory.traits)
+    return NO_NUMA_POLICY if isinstance(rules, Rejection) else rules.policy
+
+
+def allocate_demand(
+    demand: AllocationDemand, inventory: Inventory, ledger: Ledger, devices: DeviceHints | None = None
+) -> Placement | Rejection:
+    """
+    Return the result of ``allocate`` for a demand that is known already.
+
+    ``devices`` of the pod's claims take part in the merge: the set of NUMA nodes must also hold them. BestEffort
+    ignores them if no set that is as narrow as on an empty node holds everything.
+    """
+    rules = _rules(demand, inventory.traits)
+    if isinstance(rules, Rejection):
+        return rules
+    free = accounts(
+        inventory, ledger, EVERY_POD if rules.accounting is Accounting.EVERY_POD else NumaAccounting(rules.accounting)
+    )
+    refusal = (
+        amplified_shortage(rules, inventory, ledger)
+        or overcommitted(rules, free)
+        or kubelet_cores_shortage(demand.pinned, inventory, free)
+    )
+    if refusal is not None:
+        return refusal
+    offered = _numa_offers(rules, free, ledger)
+    if devices is not None:
+        offered = replace(offered, devices=devices)
+    if demand.spread is not None:
+        if demand.spread.required and (not offered.given or rules.policy is NO_NUMA_POLICY):
+            return Rejection(Reason.NUMA_SPREAD, _NO_NUMA_NODES, resolvable=False)
+        offered = replace(offered, workload=workload_spread(demand.spread, inventory, ledger, offered.given))
+    if demand.use is CpuUse.POOL_OF_ONE_NUMA:
+        return _into_one_pool(demand, rules, inventory, offered, ledger)
+    if rules.policy is NO_NUMA_POLICY or not offered.given:
+        return place(rules, offered, Placement(inventory.node, note=rules.note or _NOTHING_TO_ALIGN))
+    return _aligned(demand, rules, inventory, offered, ledger)
+
+
+def _rules(demand: AllocationDemand, traits: NodeTraits) -> NodeRules | Rejection:
+    """Return the result of ``node_rules``, cached for all nodes with equal traits."""
+    known: NodeRules | Rejection | None = demand.derived.get(traits)
+    if known is None:
+        if len(demand.derived) >= REMEMBERED:
+            demand.derived.clear()
+        known = demand.derived[traits] = node_rules(demand, traits)
+    return known
+
+
+def _numa_offers(rules: NodeRules, free: NumaFree, ledger: Ledger) -> NumaOffers:
+    exclusive = rules.binding is not None and rules.binding.exclusive is not NOT_EXCLUSIVE
+    return offers(rules, free, cpu_occupancy(ledger) if exclusive else UNOCCUPIED)
+
+
+def _numa_exclusivity(rules: NodeRules, inventory: Inventory, ledger: Ledger) -> NumaExclusivity:
+    """
+    Return the NUMA nodes that the pod avoids (pod-level NUMA policy, "SingleNUMANodeExclusive").
+
+    Pods on several NUMA nodes avoid SingleNUMANode pods, whatever their own policy. In the other direction, only a pod
+    that is aligned by SingleNUMANode is protected.
+    """
+    if rules.exclusive is NumaExclusive.NONE:
+        return UNCONSTRAINED
+    occupancy = numa_occupancy(ledger, inventory.machine)
+    if rules.policy is not SINGLE_NUMA_NODE:
+        occupancy = replace(occupancy, shared=0)
+    return NumaExclusivity(rules.exclusive, occupancy)
+
+
+def _aligned(
+    demand: AllocationDemand, rules: NodeRules, inventory: Inventory, offered: NumaOffers, ledger: Ledger
+) -> Placement | Rejection:
+    exclusivity = _numa_exclusivity(rules, inventory, ledger)
+    distances = inventory.machine.distances if inventory.machine else NO_DISTANCES
+    decision = select_numa_nodes(rules, offered, exclusivity, distances)
+    if offered.devices is not None and rules.policy is NumaPolicy.BEST_EFFORT:
+        offered, decision = _with_or_without_devices(rules, offered, decision, (exclusivity, distances))
+    if not decision.admitted:
+        # The spread is the reason only if the pod fits without it.
+        without = replace(offered, workload=None)
+        if offered.workload is not None and select_numa_nodes(rules, without, exclusivity, distances).admitted:
+            return offered.workload.refusal()
+        return not_aligned(rules, offered, exclusivity)
+    mask = decision.hint.mask
+    pooled = rules.binding is None and not demand.best_effort and rules.policy in _POOLED
+    chosen = Placement(
+        inventory.node,
+        mask=mask,
+        shared_pools=_pools(inventory, mask) if pooled and mask is not None else (),
+        alignment=_alignment(rules, offered, decision),
+    )
+    placement = place(rules, offered, chosen)
+    if isinstance(placement, Rejection):
+        return placement
+    if exclusivity.wish is NUMA_PREFERRED and mask is not None and exclusivity.occupancy.disturbs(mask):
+        note = "; ".join(filter(None, (placement.note, _DISTURBS)))
+        return replace(placement, exclusivity=Exclusivity.BROKEN, note=note)
+    return placement
+
+
+def _with_or_without_devices(
+    rules: NodeRules, offered: NumaOffers, joint: Decision, context: tuple[NumaExclusivity, Distances]
+) -> tuple[NumaOffers, Decision]:
+    """
+    Return the joint decision, unless it uses more NUMA nodes than the pod and its devices need.
+
+    Free devices on other NUMA nodes are no reason to split CPUs and memory, which are then aligned without the devices.
+    """
+    alone = replace(offered, devices=None)
+    apart = select_numa_nodes(rules, alone, *context)
+    mask, own = joint.hint.mask, apart.hint.mask
+    widest = max(0 if own is None else own.bit_count(), fewest_if_empty(rules, offered) or 0)
+    if joint.admitted and joint.hint.preferred and mask is not None and mask.bit_count() <= widest:
+        return offered, joint
+    return alone, apart
+
+
+def _alignment(rules: NodeRules, offered: NumaOffers, decision: Decision) -> Alignment:
+    """Return whether the pod is on as few NUMA nodes as it would need on an empty node (KEP-693, "Topology Hints")."""
+    mask = decision.hint.mask
+    if not decision.hint.preferred:
+        return Alignment.UNALIGNED
+    if mask is None or not mask & (mask - 1) or rules.restricted is RestrictedRule.KOORDINATOR:
+        return Alignment.ALIGNED
+    return Alignment.ALIGNED if mask.bit_count() == fewest_if_empty(rules, offered) else Alignment.UNALIGNED
+
+
+def _into_one_pool(
+    demand: AllocationDemand, rules: NodeRules, inventory: Inventory, offered: NumaOffers, ledger: Ledger
+) -> Placement | Rejection:
+    """
+    Place a ConstrainedBurst pod: a NUMA node with a shared pool as large as the pod's limit, and room for its requests.
+
+    From the fine-grained CPU orchestration proposal. Upstream does not implement the policy.
+    """
+    exclusivity = _numa_exclusivity(rules, inventory, ledger)
+    rules = replace(rules, policy=SINGLE_NUMA_NODE)
+    sizes = {pool.numa: MILLI * len(pool.cpus) for pool in shared_pools(inventory, ledger)}
+    large = sum(1 << numa for numa, size in sizes.items() if size >= demand.burst)
+    best = preferred(rules, offered, exclusivity, lambda mask: not mask & ~large)
+    if best is None:
+        without = replace(offered, workload=None)
+        if offered.workload is not None and preferred(rules, without, exclusivity, lambda mask: not mask & ~large):
+            return offered.workload.refusal()
+        return no_pool(rules, offered, sizes, demand.burst)
+    pools = _pools(inventory, best.mask or 0)
+    chosen = Placement(inventory.node, mask=best.mask, shared_pools=pools, alignment=Alignment.ALIGNED)
+    placement = place(rules, offered, chosen)
+    return no_pool(rules, offered, sizes, demand.burst) if isinstance(placement, Rejection) else placement
+
+
+def _pools(inventory: Inventory, mask: int) -> tuple[SharedPool, ...]:
+    """Return the pools by socket and NUMA node. The agent fills in the CPUs, which change with every pod (same section)."""
+    return tuple(SharedPool(socket_of(inventory, numa), numa, EMPTY) for numa in numa_ids(mask))
