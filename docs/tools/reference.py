@@ -12,8 +12,11 @@ from koord_numa.cli import main
 from koord_numa.cli.parameters import Documented
 
 FOLDER: Final = Path(__file__).parents[1] / "reference"
-COMMON: Final = 3
+COMMON: Final = 2
 """Minimum number of commands of a common option."""
+
+WIDTH: Final = 56
+"""Column of the comments beside examples."""
 
 
 def pages() -> dict[str, str]:
@@ -29,30 +32,32 @@ def cli_page() -> str:
     contexts = {name: click.Context(command, info_name=name, parent=root) for name, command in commands.items()}
     options = {name: list(_options(command, contexts[name])) for name, command in commands.items()}
     uses = Counter(option for found in options.values() for option in found)
-    common = [option for option, count in uses.items() if count >= COMMON]
+    common: dict[tuple[str, str], str] = {}
+    for option, count in uses.most_common():
+        flag = option[0].split()[0]
+        if count >= COMMON and option[1] and flag not in common.values():
+            common[option] = flag
     for name, command in commands.items():
-        usage = " ".join(command.collect_usage_pieces(contexts[name]))
-        parts.append(f"## {name}\n\n```\nkoord-numa {name} {usage}\n```\n")
-        parts.append(" ".join((command.help or command.short_help or "").split()) + "\n")
+        lines = [f"koord-numa {name} {' '.join(command.collect_usage_pieces(contexts[name]))}"]
         if isinstance(command, Documented):
-            lines = "".join(f"# {comment}\nkoord-numa {arguments}\n" for comment, arguments in command.examples)
-            parts.append(f"```\n{lines}```\n")
-        parts.append(_table(option for option in options[name] if option not in common))
+            lines += [f"koord-numa {arguments:<{WIDTH}}  # {comment}" for comment, arguments in command.examples]
+        parts.append(f"## {name}\n\n" + " ".join((command.help or command.short_help or "").split()) + "\n")
+        parts.append("```\n" + "".join(f"{line}\n" for line in lines) + "```\n")
+        parts.append(_list(option for option in options[name] if option not in common))
         shared = [f"`{option[0].split(',')[0].split()[0]}`" for option in options[name] if option in common]
         if shared:
             parts.append(f"[Common options](#common-options): {', '.join(shared)}.\n")
-    parts.append("## Common options\n\n" + _table(common))
+    parts.append("## Common options\n\n" + _list(common))
     parts.append(
-        "## Options of the connection\n\nAs in kubectl, before or after a command that reads a cluster.\n\n"
-        + _table(_options(main, root))
+        "## Options of the connection\n\nAs in kubectl, before or after a command that reads a cluster, like `--kubeconfig`, `--context` and `-n`.\n\n"
+        + _list(option for option in _options(main, root) if option not in common)
     )
     return "\n".join(part for part in parts if part)
 
 
-def _table(options: Iterable[tuple[str, str]]) -> str:
-    """A table of options, or nothing without options."""
-    rows = "".join(f"| `{names}` | {text} |\n" for names, text in options)
-    return f"| option | meaning |\n| --- | --- |\n{rows}" if rows else ""
+def _list(options: Iterable[tuple[str, str]]) -> str:
+    """A list of options with their descriptions. Arguments have none."""
+    return "".join(f"- `{names}`: {text}\n" for names, text in options if text)
 
 
 def _options(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
@@ -60,8 +65,8 @@ def _options(command: click.Command, context: click.Context) -> Iterator[tuple[s
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is not None and "--help" not in record[0]:  # every command has it
-            names, text = (part.replace("|", "\\|") for part in record)
-            yield names, " ".join(text.split())
+            names, text = record
+            yield names.replace(" RANGE", ""), " ".join(text.split())
 
 
 if __name__ == "__main__":
