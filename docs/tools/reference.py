@@ -49,7 +49,8 @@ def cli_page() -> str:
             parts.append(f"[Common options](#common-options): {', '.join(shared)}.\n")
     parts.append("## Common options\n\n" + _list(common))
     parts.append(
-        "## Options of the connection\n\nAs in kubectl, before or after a command that reads a cluster, like `--kubeconfig`, `--context` and `-n`.\n\n"
+        "## Options of the connection\n\nAs in kubectl, before or after a command that reads a cluster, like "
+        "`--kubeconfig`, `--context` and `-n`.\n\n"
         + _list(option for option in _options(main, root) if option not in common)
     )
     return "\n".join(part for part in parts if part)

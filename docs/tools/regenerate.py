@@ -1,8 +1,8 @@
 # noqa: INP001  (a script, which the one beside it imports by its name)
 """
-Writes what commands really print into the documents: ``make docs-output``. A test compares the documents with the same output.
+Record the output of the demo and of commands on its cluster in ``tests/docs/demo.txt``: ``make docs-output``.
 
-Each block that begins with ``$ koord-numa COMMAND`` in docs/demo.md is run against the cluster of one ``koord-numa demo --keep``.
+Runs each command of the file. README.md and docs/demo.md show lines of the output; a test names lines that are no longer printed.
 """
 
 import asyncio
@@ -16,35 +16,37 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-DOCUMENT: Final = ROOT / "docs" / "demo.md"
-BLOCK: Final = re.compile(r"(```\n\$ koord-numa (.*?)\n)(.*?)(```)", re.DOTALL)
+RECORD: Final = ROOT / "tests" / "docs" / "demo.txt"
+COMMAND: Final = re.compile(r"^\$ koord-numa (.*)$", re.MULTILINE)
 LAST: Final = "  koord-numa explain too-wide"
 
 
 async def main() -> None:
-    """Run the demo, then each command, and write what it prints into the document."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    async with look_around() as kubeconfig:
-        for block in list(BLOCK.finditer(text))[1:]:
-            command = await start(*block[2].split(), kubeconfig=kubeconfig)
-            output, _ = await command.communicate()
-            text = text.replace(block[0], f"{block[1]}{output.decode()}{block[4]}")
-    DOCUMENT.write_text(text, encoding="utf-8")
+    """Run the demo, then each command on its cluster, and write their output."""
+    commands = COMMAND.findall(RECORD.read_text(encoding="utf-8"))[1:]
+    async with kept_demo() as (report, kubeconfig):
+        outputs = {"demo": report}
+        for command in commands:
+            process = await start(*command.split(), kubeconfig=kubeconfig)
+            outputs[command] = (await process.communicate())[0].decode()
+    text = "".join(f"$ koord-numa {command}\n{output}" for command, output in outputs.items())
+    RECORD.write_text(text, encoding="utf-8")
 
 
 @asynccontextmanager
-async def look_around() -> AsyncIterator[str]:
-    """The kubeconfig of a demo that has ended and is kept while the block runs."""
-    process = await start("demo", "--keep", "--speed", "10")
-    assert process.stdout is not None  # noqa: S101  (a pipe was asked for)
+async def kept_demo() -> AsyncIterator[tuple[str, str]]:
+    """Run a demo, and keep its cluster while the block runs. Yields the report and the kubeconfig."""
+    process = await start("demo", "--keep")
+    assert process.stdout is not None  # noqa: S101  (a pipe was requested)
     lines: list[str] = []
     while not lines or lines[-1] != LAST:
         if process.stdout.at_eof():
             raise SystemExit("\n".join(lines))
         lines.append((await process.stdout.readline()).decode().rstrip("\n"))
     [kubeconfig] = [line.partition("=")[2] for line in lines if "export KUBECONFIG" in line]
+    end = next(index for index, line in enumerate(lines) if line.endswith("CPUs held twice."))
     try:
-        yield kubeconfig
+        yield "".join(f"{line}\n" for line in lines[: end + 1] if " submitted " not in line), kubeconfig
     finally:
         process.terminate()
         await process.wait()

@@ -1,4 +1,4 @@
-"""What ``docs/demo.md`` shows is what the demo, and the commands that look around in it, really print."""
+"""``demo.txt`` is the output of the demo and of commands on its cluster. README.md and ``docs/demo.md`` show lines of it."""
 
 import asyncio
 import re
@@ -17,8 +17,10 @@ from tests.cluster.objects import PATIENCE
 pytestmark = pytest.mark.e2e
 
 ROOT: Final = Path(__file__).parents[2]
-BLOCKS: Final = re.findall(r"```\n\$ koord-numa (.*?)\n(.*?)```", (ROOT / "docs" / "demo.md").read_text(), re.DOTALL)
-"""Commands and what they print, in the order of the document."""
+RECORDED: Final = dict(
+    block.split("\n", 1) for block in Path(__file__).with_name("demo.txt").read_text().split("$ koord-numa ")[1:]
+)
+"""Commands and their output. ``make docs-output`` writes the file."""
 
 LAST: Final = "  koord-numa explain too-wide"
 
@@ -39,18 +41,26 @@ def report(lines: list[str]) -> list[str]:
     """Without progress and durations."""
     begin = next(index for index, line in enumerate(lines) if line.startswith("  POD "))
     end = next(index for index, line in enumerate(lines) if line.endswith("CPUs held twice."))
-    return [re.sub(r"in \d+\.\d s", "in ... s", line) for line in lines[begin : end + 1]]
+    return without_durations("\n".join(lines[begin : end + 1]))
 
 
-def test_the_readme_shows_parts_of_it() -> None:
-    [shown] = re.findall(r"```\n\$ make demo\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    whole = iter(report(BLOCKS[0][1].splitlines()))
-    missing = [line for line in report(shown.splitlines()) if line.strip() != "…" and line not in whole]
-    assert missing == []
+def without_durations(text: str) -> list[str]:
+    return re.sub(r"in \d+\.\d s", "in ... s", text).splitlines()
 
 
-async def test_the_document_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (demo, shown), *around = BLOCKS
+@pytest.mark.parametrize("document", ["README.md", "docs/demo.md"])
+def test_documents_show_lines_of_it_in_order(document: str) -> None:
+    shown = re.findall(r"```\n\$ (?:make|koord-numa) (.*?)\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+    assert shown
+    for command, text in shown:
+        recorded = iter(without_durations(RECORDED[command]))
+        assert [
+            line for line in without_durations(text) if line.strip() not in ("…", "") and line not in recorded
+        ] == []
+
+
+async def test_the_recorded_output_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (demo, shown), *around = RECORDED.items()
     assert demo == "demo"
     monkeypatch.chdir(ROOT)
     async with started("demo", "--keep", "--speed", "0.4", TMPDIR=str(tmp_path)) as process:
