@@ -57,6 +57,49 @@ async def test_a_group_in_a_manifest_is_placed_together_or_not_at_all(tmp_path: 
     assert waits.output.count("gang default/train: minCount (3) cannot be satisfied") == 3
 
 
+def prior(objects: list[dict[str, Any]], priority: int = 10) -> list[dict[str, Any]]:
+    """The pods of these objects with a priority."""
+    for obj in objects:
+        if obj["kind"] == "Pod":
+            obj["spec"]["priority"] = priority
+    return objects
+
+
+async def test_evictions_for_a_group_are_simulated(tmp_path: Path) -> None:
+    low = pod("low", 6, node="own", cpus="0-2,8-10")
+    later = pod("later", 6, numa="SingleNUMANode", **OWN)
+    manifest = [*prior([gang(2), *trainers(2)]), later]
+    never = prior([gang(2), *trainers(2)])
+    for obj in never[1:]:
+        obj["spec"]["preemptionPolicy"] = "Never"
+    async with small_cluster(tmp_path, low) as cluster:
+        answer = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump_all(manifest))
+        refused = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump_all(never))
+        big = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump_all(prior([gang(3), *trainers(3)])))
+    text = " ".join(answer.output.split())
+    assert text.count("2 pods of the group, 1 pod(s) are evicted: default/low.") == 2, answer.output
+    # The room is kept: the pod after the group does not get it.
+    assert "0 of 3 pods would be placed. For 2 more, room would be made by evictions." in text
+    assert refused.output.count("preemptionPolicy=Never") == 2
+    assert "evicted" not in big.output
+
+
+async def test_explain_names_the_evictions_for_a_group(tmp_path: Path) -> None:
+    low = pod("low", 6, node="own", cpus="0-2,8-10")
+    important = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "important"},
+        "value": 10,
+    }
+    waiting = trainers(2)
+    for obj in waiting:
+        obj["spec"]["priorityClassName"] = "important"
+    async with small_cluster(tmp_path, low, important, gang(2), *waiting) as cluster:
+        answer = await ask(cluster, "explain", "train-0")
+    assert "1 pod(s) are evicted: default/low" in " ".join(answer.output.split()), answer.output
+
+
 async def test_a_group_of_the_cluster_is_completed_by_a_manifest(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, gang(3), trainer(0, 4), trainer(1, 4)) as cluster:
         alone = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump(trainer(1, 4)))

@@ -5,7 +5,7 @@ The scheduler of a snapshot is never run. It only does the accounting and answer
 running scheduler is unknown: nodes in back-off, and the node of an active rebind.
 """
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -30,6 +30,7 @@ from koord_numa.engine.claims.pod_claims import claim_work
 from koord_numa.engine.dry_run import verdict_on
 from koord_numa.engine.gangs.group_report import GroupReport, dry_run_group
 from koord_numa.engine.pod_status import why_everywhere, with_remark
+from koord_numa.engine.preemption.groups import GroupPlan
 from koord_numa.engine.queue.nominator import Nomination
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.engine.queue.request_class import RequestClass
@@ -104,6 +105,7 @@ class Snapshot:
     topologies: Mapping[str, NodeResourceTopology]
     # Decisions about groups, and their documents with advice, until the snapshot changes.
     _reports: dict[tuple[GangKey, ...], GroupReport] = field(default_factory=dict)
+    _plans: dict[tuple[GangKey, ...], tuple[str, GroupPlan | None]] = field(default_factory=dict)
     group_views: dict[tuple[GangKey, ...], Mapping[str, Any]] = field(default_factory=dict)
 
     def find(self, namespace: str, name: str) -> Pod | None:
@@ -125,7 +127,8 @@ class Snapshot:
             return WouldWait(untried)
         report = self.group_report(pod)
         if report is not None and report.placed is None:
-            return WouldWait(report.why)
+            remark, plan = self.group_plan(report)
+            return WouldWait(with_remark(report.why, remark), _candidates(plan).get(pod.key.uid))
         if report is not None and report.placed is not None and pod.key.uid in report.placed.placements:
             return report.placed.placements[pod.key.uid]
         return self._decide_alone(pod, request_class)
@@ -154,6 +157,7 @@ class Snapshot:
 
     def _changed(self) -> None:
         self._reports.clear()
+        self._plans.clear()
         self.group_views.clear()
 
     def group_of(self, pod: Pod) -> tuple[GangKey, ...]:
@@ -174,13 +178,29 @@ class Snapshot:
             self._reports[keys] = run_inline(dry_run_group(self.scheduler.handle, keys))
         return self._reports[keys]
 
+    def group_plan(self, report: GroupReport) -> tuple[str, GroupPlan | None]:
+        """Return the message about preemption for a group that is not placed, and the plan that would be carried out."""
+        known = self._plans.get(report.keys)
+        if known is None:
+            beside = {} if report.rejection is None else report.rejection.beside
+            nodes = [placement.node for placement in beside.values()]
+            known = ("", None)
+            if self.scheduler.settings.preemption.enabled:
+                known = run_inline(self.scheduler.preemption.groups.foresee(report.keys, nodes))
+            self._plans[report.keys] = known
+        return known
+
     def place_group(self, pod: Pod) -> list[tuple[Pod, Placement | WouldWait]]:
-        """Decide on all pending members of the group of a pod, and assume those that are placed."""
+        """Decide on all pending members of the group of a pod, and assume those that are placed, or the evictions for them."""
         report = self.group_report(pod)
         if report is None:
             raise AssertionError(f"{pod.key} is in no group")
         placements = {} if report.placed is None else report.placed.placements
         members = {member.key.uid: member for member in report.members}
+        remark, plan = ("", None) if placements else self.group_plan(report)
+        candidates = _candidates(plan)
+        if plan is not None:
+            self._make_group_room(plan)
         found: list[tuple[Pod, Placement | WouldWait]] = []
         for uid, placement in placements.items():
             self.hold(members[uid], placement)
@@ -190,7 +210,7 @@ class Snapshot:
             if placements and request_class is not None:
                 found.append((member, self._decide_alone(member, request_class)))  # beyond the minimal count
             else:
-                found.append((member, WouldWait(report.why)))
+                found.append((member, WouldWait(with_remark(report.why, remark), candidates.get(member.key.uid))))
         return found
 
     def answers(self, pod: Pod) -> dict[str, Placement | Rejection]:
@@ -230,8 +250,23 @@ class Snapshot:
         for displaced in candidate.displaced:
             nominations.end(displaced.uid)
         nominations.begin(Nomination(pod, request_class, candidate))
-        for victim in candidate.victims:
-            self.scheduler.preemption.evaluator.note_evicted(candidate.node, victim.key.uid)
+        self._evict(candidate.victims)
+
+    def _make_group_room(self, plan: GroupPlan) -> None:
+        self._changed()
+        for displaced in plan.candidate.displaced:
+            self.scheduler.handle.nominator.end_together(displaced.uid)
+        self.scheduler.handle.nominator.begin(*plan.nominations)
+        self._evict(plan.candidate.victims)
+
+    def _evict(self, victims: Iterable[Pod]) -> None:
+        for victim in victims:
+            self.scheduler.preemption.evaluator.note_evicted(victim.node, victim.key.uid)
+
+
+def _candidates(plan: GroupPlan | None) -> dict[str, PreemptionCandidate]:
+    """Return the preemption candidates of the members, by UID."""
+    return {} if plan is None else {it.pod.key.uid: it.candidate for it in plan.nominations}
 
 
 def _untried(pod: Pod) -> str:

@@ -154,10 +154,7 @@ class GroupPreemption:
             await self.take_back(nominations)
         if not is_complete:
             return
-        specs = (handle.pod_groups.spec_of(key) for key in keys)
-        if not all(member.pod.preempts for member in members) or not all(
-            spec is None or spec.preempts for spec in specs
-        ):
+        if not self._may_preempt(keys, members):
             self._say(members, NEVER)
             return
         if keys in self._paused:
@@ -172,6 +169,29 @@ class GroupPreemption:
                 await self._carry_out(plan)
                 return
         self._pause(keys, handle.settings.backoff.initial)
+
+    def _may_preempt(self, keys: Keys, members: Iterable[PendingPod]) -> bool:
+        specs = map(self.handle.pod_groups.spec_of, keys)
+        return all(it.pod.preempts for it in members) and all(spec is None or spec.preempts for spec in specs)
+
+    async def foresee(self, keys: Keys, beside: Iterable[str] = ()) -> tuple[str, GroupPlan | None]:
+        """
+        Return the message for a refused group and its plan. Nothing is executed.
+
+        ``beside`` are the nodes on which members could be placed.
+        """
+        members = self._members(keys)
+        is_incomplete = bool(self.handle.pod_groups.group(keys[0])[1])
+        if not members or is_incomplete or self.evaluator.budgets is None:
+            return "", None
+        if not self._may_preempt(keys, members):
+            return NEVER, None
+        candidate = await self._plan(keys, members, frozenset(beside))
+        if candidate is None or not self.evaluator.may_violate(members[0].pod, candidate.violations):
+            return "" if candidate is None else PROTECTED, None
+        by_uid = {it.uid: it for it in members}
+        plan = _plan_of(keys, candidate, [by_uid[uid] for uid in candidate.placements])
+        return plan.message, plan
 
     def _goes_on(self, nominations: Sequence[Nomination]) -> bool:
         """Return whether it is still worth waiting for the nodes that are being freed."""
@@ -337,15 +357,8 @@ class GroupPreemption:
     def _nominated(self, keys: Keys, candidate: GroupCandidate) -> GroupPlan | None:
         """Return the plan with nominations that are not started yet; ``None`` when a member does not wait any more."""
         pending = [self.handle.pending.get(uid) for uid in candidate.placements]
-        uids = tuple(candidate.placements)
-        nominations = []
-        for member, placement in zip(pending, candidate.placements.values(), strict=True):
-            if member is None or member.binding:
-                return None
-            awaited = candidate.awaited.get(placement.node, frozenset())
-            here = PreemptionCandidate(placement.node, placement, awaited=awaited, claims=candidate.claims)
-            nominations.append(Nomination(member.pod, member.request_class, here, together=uids))
-        return GroupPlan(keys, candidate, tuple(nominations))
+        members = [it for it in pending if it is not None and not it.binding]
+        return _plan_of(keys, candidate, members) if len(members) == len(pending) else None
 
     def confirms(self, plan: GroupPlan) -> bool:
         """Return whether it is still valid to evict the victims that have not been evicted yet, in the current state."""
@@ -425,6 +438,16 @@ class GroupPreemption:
                 member.remark = remark
                 if member.reason:
                     self.handle.conditions.waits(member, member.reason)
+
+
+def _plan_of(keys: Keys, candidate: GroupCandidate, members: Sequence[PendingPod]) -> GroupPlan:
+    """Return the plan with nominations that are not started yet. The members are those of the candidate, in its order."""
+    uids, nominations = tuple(candidate.placements), []
+    for member, placement in zip(members, candidate.placements.values(), strict=True):
+        awaited = candidate.awaited.get(placement.node, frozenset())
+        here = PreemptionCandidate(placement.node, placement, awaited=awaited, claims=candidate.claims)
+        nominations.append(Nomination(member.pod, member.request_class, here, together=uids))
+    return GroupPlan(keys, candidate, tuple(nominations))
 
 
 def _needed_priority(info: NodeInfo, wanted: Iterable[ResourceList], priority: int) -> float | None:
