@@ -64,3 +64,36 @@ def test_templates_of_the_cluster_count_and_documents_name_the_devices(tmp_path:
     listed = json.loads(simulate(tmp_path, "-o", "json", in_cluster=True))
     devices = [item.get("devices") for item in listed["items"]]
     assert devices == [["gpu.example.com gpu-0"], ["gpu.example.com gpu-1"], None]
+
+
+def test_a_pod_group_has_one_claim_for_all_its_pods(tmp_path: Path) -> None:
+    group = {
+        "apiVersion": "scheduling.k8s.io/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "train"},
+        "spec": {
+            "schedulingPolicy": {"gang": {"minCount": 3}},
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpu"}],
+        },
+    }
+    pod_spec = {**POD_SPEC, "schedulingGroup": {"podGroupName": "train"}}
+    pods = {**DEPLOYMENT, "spec": {**DEPLOYMENT["spec"], "template": {"spec": pod_spec}}}  # type: ignore[dict-item]  # a literal
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    (tmp_path / "pods.yaml").write_text(yaml.safe_dump_all([TEMPLATE, group, pods]))
+    files = ["-f", str(tmp_path / "pods.yaml"), "--from", str(tmp_path / "cluster.yaml")]
+    listed = json.loads(CliRunner().invoke(main, ["simulate", *files, "-o", "json"]).output)
+    # The first pod allocates the device, the others use it, too.
+    assert [item["node"] for item in listed["items"]] == ["n1", "n1", "n1"]
+    assert [item.get("devices") for item in listed["items"]] == [["gpu.example.com gpu-0"], [], []]
+
+
+def test_pods_share_a_claim(tmp_path: Path) -> None:
+    claim = {**TEMPLATE, "kind": "ResourceClaim", "spec": TEMPLATE["spec"]["spec"]}  # type: ignore[index]  # a literal
+    pod_spec = {**POD_SPEC, "resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
+    pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"p{n}"}, "spec": pod_spec} for n in range(3)]
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    (tmp_path / "pods.yaml").write_text(yaml.safe_dump_all([claim, *pods]))
+    files = ["-f", str(tmp_path / "pods.yaml"), "--from", str(tmp_path / "cluster.yaml")]
+    answer = CliRunner().invoke(main, ["simulate", *files]).output
+    assert answer.count("gpu.example.com gpu-0") == 1
+    assert "3 of 3 pods would be placed." in answer

@@ -12,8 +12,10 @@ import click
 
 from koord_numa.cli.cluster.objects import PARSERS, POD_GROUP_KIND, ClusterObjects, Document, documents
 from koord_numa.cluster.resources import PRIORITY_CLASSES
+from koord_numa.core.gangs.model import Dialect, GangKey, GroupClaim
 from koord_numa.core.objects.request import Pod
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
+from koord_numa.core.value_objects import replace
+from koord_numa.wire.claims.resource_claims import ClaimTemplate, parse_resource_claim
 from koord_numa.wire.errors import WireError, quoted
 from koord_numa.wire.misspelled_keys import unread_workload_keys
 from koord_numa.wire.pod.pods import parse_pod, with_priority
@@ -106,6 +108,7 @@ def take(found: Iterable[Document], objects: ClusterObjects, namespace: str = "d
             raise click.ClickException(str(error)) from None
         if not known:
             manifest.passed[kind] += 1
+    _make_group_claims(objects)
     if not manifest.makers:
         others = ", ".join(f"{count} {kind}" for kind, count in sorted(manifest.passed.items()))
         raise click.ClickException(f"the manifest makes no pods{': it has ' if others else ''}{others}")
@@ -143,6 +146,34 @@ def pods(manifest: Manifest, objects: ClusterObjects, namespace: str = "default"
             yield pod
 
 
+def _make_group_claims(objects: ClusterObjects) -> None:
+    """As the ResourceClaim controller, create the missing claims of PodGroups from templates (KEP-5729)."""
+    for place, group in enumerate(objects.pod_groups):
+        names, uid = dict(group.claim_names), group.uid or f"simulated-group-{place}"
+        metadata = {"name": group.key.name, "namespace": group.key.namespace, "uid": uid}
+        for entry in group.spec.claims:
+            template = _claim_template(objects, entry.template, group.key.namespace)
+            if template is not None and entry.name not in names:
+                claim = template.claim_of(metadata, entry.name, POD_GROUP_KIND)
+                objects.resource_claims.append(parse_resource_claim(claim))
+                names[entry.name] = claim["metadata"]["name"]
+        if len(names) > len(group.claim_names):
+            objects.pod_groups[place] = replace(group, uid=uid, claim_names=tuple(names.items()))
+
+
+def _claim_template(objects: ClusterObjects, name: str, namespace: str) -> ClaimTemplate | None:
+    found = (it for it in objects.claim_templates if it.name == name and it.namespace in ("", namespace))
+    return next(found, None) if name else None
+
+
+def _is_for_group(pod: Document, entry: Mapping[str, Any], objects: ClusterObjects) -> bool:
+    """Return whether an entry of a pod stands for the claim of its PodGroup, see ``PodClaimResolver.group_of``."""
+    name = _part(_part(pod, "spec"), "schedulingGroup").get("podGroupName")
+    named = GroupClaim(str(entry.get("name")), "", str(entry.get("resourceClaimTemplateName")))
+    key = GangKey(Dialect.KUBERNETES, pod["metadata"]["namespace"], str(name))
+    return any(group.key == key and named in group.spec.claims for group in objects.pod_groups)
+
+
 def _with_resource_claims(pod: Document, objects: ClusterObjects) -> Document:
     """
     Return the pod with claims from its templates.
@@ -154,12 +185,11 @@ def _with_resource_claims(pod: Document, objects: ClusterObjects) -> Document:
     made = []
     for entry in entries if isinstance(entries, list) else ():
         wanted = entry.get("resourceClaimTemplateName") if isinstance(entry, dict) else None
-        for template in objects.claim_templates if wanted else ():
-            if template.name == wanted and template.namespace in ("", metadata["namespace"]):
-                claim = template.claim_of(metadata, str(entry.get("name")))
-                objects.resource_claims.append(parse_resource_claim(claim))
-                made.append({"name": entry.get("name"), "resourceClaimName": claim["metadata"]["name"]})
-                break
+        template = _claim_template(objects, wanted, metadata["namespace"]) if isinstance(wanted, str) else None
+        if template is not None and not _is_for_group(pod, entry, objects):
+            claim = template.claim_of(metadata, str(entry.get("name")))
+            objects.resource_claims.append(parse_resource_claim(claim))
+            made.append({"name": entry.get("name"), "resourceClaimName": claim["metadata"]["name"]})
     return {**pod, "status": {**_part(pod, "status"), "resourceClaimStatuses": made}} if made else pod
 
 

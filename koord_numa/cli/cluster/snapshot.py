@@ -26,6 +26,7 @@ from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.pod_claims import claim_work
 from koord_numa.engine.dry_run import verdict_on
 from koord_numa.engine.gangs.group_report import GroupReport, dry_run_group
@@ -231,9 +232,12 @@ class Snapshot:
         self._changed()
         self.scheduler.handle.pod_groups.remove_pending(pod.key.uid)
         self.scheduler.cache.hold(pod, placement)
-        for each in claim_work(self.scheduler.claims, self.scheduler.handle.resource_claims, pod, placement):
-            if each.allocation is not None:
-                self.scheduler.claims.assume(each.claim, each.allocation, pod.key.uid)
+        claims = self.scheduler.claims
+        for each in claim_work(claims, self.scheduler.handle.resource_claims, pod, placement):
+            if each.allocation is not None and each.in_memory:
+                claims.assume(each.claim, each.allocation, pod.key.uid)
+            elif each.allocation is not None:  # as written by the cycle, so that other pods share the claim
+                claims.observe_claim(None, replace(each.claim, allocation=each.allocation))
 
     def release(self, uid: str) -> None:
         """Remove an assumed pod from the snapshot. The cluster is unchanged."""

@@ -387,23 +387,28 @@ class ClaimTemplate:
     name: str
     claim: Mapping[str, Any]
 
-    def claim_of(self, pod: Mapping[str, Any], entry: str) -> _Json:
-        """Return the claim that the controller would create for an entry of a pod (resourceclaim controller, ``handleClaim``)."""
-        name = str(pod.get("name"))
-        owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["uid"], "controller": True}
+    def claim_of(self, metadata: Mapping[str, Any], entry: str, kind: str = "Pod") -> _Json:
+        """
+        Return the claim that the controller would create for an entry of a pod or PodGroup (resourceclaim controller, ``handleClaim``).
+
+        ``metadata`` are those of the owner, and ``kind`` is its kind.
+        """
+        name = str(metadata.get("name"))
+        version = "v1" if kind == "Pod" else "scheduling.k8s.io/v1beta1"
+        owner = {"apiVersion": version, "kind": kind, "name": name, "uid": metadata["uid"], "controller": True}
         theirs = self.claim.get("metadata")
         # The claim gets the labels and annotations of the template. The controller sets name, namespace and owner.
-        metadata = {
+        own = {
             **(theirs if isinstance(theirs, Mapping) else {}),
             "name": f"{name}-{entry}",  # readable instead of generated: the claim exists only in the simulation
-            "namespace": pod["namespace"],
-            "uid": f"{pod['uid']}-{entry}",
+            "namespace": metadata["namespace"],
+            "uid": f"{metadata['uid']}-{entry}",
             "ownerReferences": [owner],
         }
         return {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
-            "metadata": metadata,
+            "metadata": own,
             "spec": self.claim.get("spec") or {},
         }
 
