@@ -334,5 +334,5 @@ class Scheduler:
         self.cache.expire_unreported()
         self.preemption.look_again()
         self.handlers.pending_pods.tell_untold()
-        self.loop.group_statuses.tell_scheduled()
+        self.loop.group_statuses.tell_all()
         self.kick()

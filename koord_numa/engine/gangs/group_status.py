@@ -47,10 +47,16 @@ class GroupStatuses:
         self._due[key] = status
         self._news.set()
 
-    def tell_scheduled(self) -> None:
-        """Report every gang that has its minimal count as scheduled, also if another scheduler bound members. Called once a second."""
+    def tell_all(self) -> None:
+        """
+        Report every gang that has its minimal count as scheduled, also if another scheduler bound members. Called once a second.
+
+        A PodGroup that cannot be used is reported if pods of this scheduler wait for it.
+        """
         for key, group in self.groups.objects.items():
-            if not group.satisfied and (gang := self.groups.gang(key)).satisfied:
+            if group.spec.problem and self.groups.gang(key).pending:
+                self.tell(key, GroupStatus(SCHEDULER_ERROR, group.spec.problem))
+            elif not group.satisfied and (gang := self.groups.gang(key)).satisfied:
                 count = len(gang.scheduled)
                 self.tell(key, GroupStatus(SCHEDULED, f"minCount ({group.spec.min_count}) is satisfied", count))
 

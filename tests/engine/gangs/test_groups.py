@@ -382,7 +382,7 @@ async def test_the_status_says_whether_the_group_was_scheduled() -> None:
         world.engine.handlers.bound_pods.observe("MODIFIED", pod)
     for _ in range(3):
         world.engine.handlers.pending_pods.tell_untold()
-        statuses.tell_scheduled()
+        statuses.tell_all()
         await asyncio.sleep(0.01)
     running.cancel()
     assert [(name, reason) for name, reason, _ in writer.written] == [("g", "Unschedulable"), ("g", "Scheduled")]
@@ -390,6 +390,23 @@ async def test_the_status_says_whether_the_group_was_scheduled() -> None:
         "gang default/g: minCount (2) cannot be satisfied: 1 scheduled, 0 remaining; pod m1"
     )
     assert world.engine.explain("uid-m0") == ""
+
+
+async def test_the_status_of_a_group_that_cannot_be_used() -> None:
+    world = make_world(make_node("a", cpu=8))
+    statuses, writer = world.engine.loop.group_statuses, RecordingWriter()
+    statuses.dependencies = replace(statuses.dependencies, pod_groups=writer)
+    running = asyncio.create_task(statuses.run())
+    problem = GangSpec(2, problem="the PodGroup cannot be understood")
+    group(world, problem)
+    group(world, problem, replace(KEY, name="foreign"))  # no pod of this scheduler waits for it
+    world.waits(*members(2))
+    for _ in range(3):
+        await world.settle()
+        statuses.tell_all()
+        await asyncio.sleep(0.01)
+    running.cancel()
+    assert writer.written == [("g", "SchedulerError", "the PodGroup cannot be understood")]
 
 
 async def test_the_rest_of_a_group_goes_before_other_pods() -> None:
