@@ -1,4 +1,8 @@
-"""The total resources of a pod, and its quality of service: the Kubernetes class, and Koordinator's class."""
+"""
+The total resources of a pod, and its quality of service: the Kubernetes class, and Koordinator's class.
+
+Amplification: a node may count one CPU as more than one. Ratios up to 1, and resources without a ratio, change nothing.
+"""
 
 from collections.abc import Iterable, Mapping
 from math import ceil
@@ -116,6 +120,10 @@ def amplify_all(amounts: ResourceList, ratios: Mapping[str, float]) -> ResourceL
         return amounts
     return {name: amplify(amount, ratios.get(name)) for name, amount in amounts.items()}
 
+
+# Koordinator's quality of service: the class of a pod, and whether its CPUs are exclusive.
+#
+# Rules only, independent of free CPUs.
 
 OWN_CPUS: Final = frozenset({QosClass.LSE, QosClass.LSR})
 """Classes whose whole CPUs are shared with no pod (LSE), or only with best-effort pods (LSR)."""

@@ -2,6 +2,9 @@
 Amounts of resources.
 
 Parses and formats Kubernetes quantities such as ``2500m`` and ``8Gi``, and calculates with mappings from resource name to integer.
+
+``cpu`` is in milli-CPU, all other resources in whole base units (bytes, pieces; ``kubernetes.io/batch-cpu`` in
+milli-CPU by its definition). Only the code that created amounts may modify them.
 """
 
 import re

@@ -8,8 +8,9 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU
 from koord_numa.engine.containment import Subject
-from koord_numa.engine.handle import Handle
-from koord_numa.ports import ObjectReference
+from koord_numa.engine.pod_status import PodConditions
+from koord_numa.engine.queue.pending_pod import PendingPods
+from koord_numa.ports import ObjectReference, Recorder
 
 QUARANTINED: Final = "Quarantined"
 
@@ -39,18 +40,19 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
 """Kind and API version of subjects that are neither pods nor nodes."""
 
 
-def tell_quarantine(handle: Handle, subject: Subject, why: str) -> None:
+def tell_quarantine(
+    waiting: PendingPods, conditions: PodConditions, recorder: Recorder, subject: Subject, why: str
+) -> None:
     """
     Report a quarantine: in the condition of a waiting pod, otherwise as an event on the object.
 
     Every replica reports it once, because most objects are read before a replica leads.
     """
     message = f"the {subject.kind} {subject.name} is left alone until it changes: {why}"
-    pending = handle.pending.get(subject.uid)
+    pending = waiting.get(subject.uid)
     if pending is not None:
-        handle.conditions.waits(pending, message)
+        conditions.waits(pending, message)
         return
-    recorder = handle.dependencies.recorder
     if subject.kind == "pod":
         return  # reported by another event (``ContainedParser``, ``Cache.set_broken``)
     known = KINDS.get(subject.kind)

@@ -106,14 +106,14 @@ class Scheduler:
             metrics=self.metrics,
             volumes=self.volumes,
             resource_claims=resolver,
-            quarantine=Quarantine(dependencies.clock, lambda subject, why: tell_quarantine(self.handle, subject, why)),
+            quarantine=Quarantine(dependencies.clock, self._tell_quarantine),
             decisions=DecisionLog(dependencies.clock),
             pod_groups=pod_groups,
         )
         self.groups = GroupQueue(self.handle)
         self.handle.on_forgotten = self.groups.forget
         self.writers = ConflictingWriters(self.handle)
-        self.unreadable = UnreadableTopologies(self.handle)
+        self.unreadable = UnreadableTopologies(dependencies)
         self._node_table.on_error = self._quarantine_node
         self.preemption = Executor(self.handle)
         self._deallocation = Deallocation.through(dependencies, self.claims, resolver, self.cache.pods)
@@ -145,6 +145,9 @@ class Scheduler:
             namespaces=ListerHandler(self.namespaces.replace, self.namespaces.observe, synced[Source.NAMESPACES]),
             budgets=ListerHandler(self.preemption.replace_budgets, self.preemption.evaluator.observe_budget),
         )
+
+    def _tell_quarantine(self, subject: Subject, why: str) -> None:
+        tell_quarantine(self.handle.pending, self._conditions, self.dependencies.recorder, subject, why)
 
     def known(self, uid: str) -> Pod | None:
         """Return the last observed version of a pod that waits here or is counted."""

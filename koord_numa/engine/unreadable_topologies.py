@@ -10,7 +10,7 @@ from koord_numa.core.kubelet.view import unknown_words
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.handle import Handle
+from koord_numa.ports import Dependencies
 
 T = TypeVar("T", str, tuple[str, ...])
 
@@ -21,10 +21,10 @@ NOT_READ: Final = "KeyNotRead"
 class UnreadableTopologies:
     """Problems of node objects. ``problems`` and ``unread`` are current, by node."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, dependencies: Dependencies) -> None:
         self.problems: dict[str, str] = {}
         self.unread: dict[str, tuple[str, ...]] = {}
-        self._handle = handle
+        self._dependencies = dependencies
         self._unsaid: set[str] = set()
         self._unsaid_keys: set[str] = set()
         self._judged: dict[
@@ -47,7 +47,7 @@ class UnreadableTopologies:
 
     def tick(self) -> None:
         """Write the events that are due, if this process leads."""
-        if not (self._unsaid or self._unsaid_keys) or not self._handle.dependencies.lease.fresh():
+        if not (self._unsaid or self._unsaid_keys) or not self._dependencies.lease.fresh():
             return
         for name in sorted(self._unsaid):
             self._report(
@@ -61,7 +61,7 @@ class UnreadableTopologies:
         self._unsaid_keys.clear()
 
     def _report(self, node: str, *, reason: str, message: str) -> None:
-        self._handle.dependencies.recorder.node_event(node, warning=True, reason=reason, message=message)
+        self._dependencies.recorder.node_event(node, warning=True, reason=reason, message=message)
 
 
 def _update(known: dict[str, T], unsaid: set[str], node: str, found: T) -> None:

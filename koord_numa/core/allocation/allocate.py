@@ -288,6 +288,11 @@ def cpu_occupancy(ledger: Ledger, limit: int = 1) -> CpuOccupancy:
     )
 
 
+# Allocate a pod on a node with scheduler-owned CPUs: return a placement, or a rejection with numbers.
+#
+# Pure and deterministic: equal request, inventory, ledger and options give equal results. The order of rules is
+# Koordinator's (NodeNUMAResource: Filter, then Reserve), except that failures in Reserve are rejections here.
+
 __all__ = [
     "Accounting",
     "AllocateOptions",

@@ -232,6 +232,10 @@ def _why_shared(request: PodRequest, cpu: int) -> str:
     return "it is Guaranteed, but of no QoS class that has CPUs of its own (LSE, LSR)"
 
 
+# Resolve the rules for a pod on a node: the effective NUMA policy, and whether and how the pod gets exclusive CPUs.
+#
+# Combines labels, kubelet settings and the pod's policies. Does not depend on free resources.
+
 POLICY_MISMATCH: Final = "node(s) NUMA Topology policy not match"
 NO_CPU_TOPOLOGY: Final = "node(s) invalid CPU Topology"
 NO_NUMA_DATA: Final = "node(s) missing NUMA resources"

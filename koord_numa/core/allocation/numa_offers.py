@@ -151,6 +151,16 @@ def _cpu_unit(binding: CpuBinding, accounts: NumaFree) -> int:
     return MILLI
 
 
+# Preferences for CPUs in the choice of NUMA nodes: of equally narrow sets, those for exclusivity and shape come first.
+#
+# CPUs are picked after the NUMA nodes, so the choice of NUMA nodes looks ahead. PCPULevel avoids cores, and NUMANodeLevel
+# NUMA nodes, with CPUs of pods with the same policy. A set honors the policy if every member has enough *exclusive* CPUs
+# for its share. FullPCPUs prefers whole cores and SpreadByPCPUs one CPU per core: the set with the most CPUs of this
+# shape is best. The order is alignment, exclusivity, shape: a set is never widened.
+#
+# Example: two NUMA nodes of four cores. One CPU of each core of NUMA node 0 is held. A pod of four CPUs with FullPCPUs
+# gets NUMA node 1.
+
 _SHAPES: Final = frozenset({FULL_PCPUS, SPREAD_BY_PCPUS})
 PCPU_LEVEL_BROKEN: Final = "PCPULevel is not honoured: too few cores are free of pods with the same policy"
 

@@ -1,4 +1,11 @@
-"""Choose the set of NUMA nodes for a pod by arithmetic on their offers. No allocation is tried."""
+"""
+Choose the set of NUMA nodes for a pod by arithmetic on their offers. No allocation is tried.
+
+All resources are counted: a set can hold the pod exactly if the free whole units of its members add up for each of them.
+A resource only excludes sets with a NUMA node that has none of it left. Sets are searched from the narrowest up for a
+set that all resources prefer. Hint lists are merged only if there is none and the policy is BestEffort. A property test
+compares both ways. With very many NUMA nodes, sets of a size are searched by amounts instead of enumerated.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -21,6 +28,10 @@ from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.score.node_scores import score_parts
 from koord_numa.core.state.inventory import PerNuma
 from koord_numa.core.state.numa_free import Accounting
+
+# Evaluate sets of NUMA nodes for a request: whether they can hold the pod, and their score.
+#
+# ``hints`` and ``preferred`` decide which sets are evaluated, and in which order.
 
 COMPARED: Final = 64
 """Maximum sets to compare, if sets are searched by amounts."""

@@ -1,4 +1,8 @@
-"""Pick CPUs for a pod with required policies, downgrades and even distribution."""
+"""
+Pick CPUs for a pod with required policies, downgrades and even distribution.
+
+Each rule changes the request. ``take.py`` chooses the CPUs.
+"""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -29,6 +33,11 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.ordering import emptiest_first, tightness
 from koord_numa.core.value_objects import ValueObject, replace
+
+# The NUMA strategy DistributeEvenly: an equal share of every NUMA node, in whole cores if full cores are requested.
+#
+# Koordinator defines the name but treats it as LeastAllocated. The fine-grained CPU orchestration proposal describes it.
+# ``take.py`` chooses the CPUs in each NUMA node.
 
 
 def take_evenly(

@@ -143,6 +143,11 @@ def _places(machine: CpuTopology, cores: Sequence[Core], place_of: Callable[[Cor
     )
 
 
+# Shapes of CPU sets for required bind policies: whole cores only, or one CPU per core.
+#
+# A core is whole if *all* its CPUs are in the set. Cores of a machine may have different numbers of CPUs.
+
+
 def shaped(bind: CpuBindPolicy, machine: CpuTopology, available: CpuSet, preferred: CpuSet = EMPTY) -> CpuSet:
     """
     Return the available CPUs that a pod with this required policy may use.

@@ -1,4 +1,13 @@
-"""Koordinator's choice of CPUs for a pod among the available CPUs, by the preferred shape."""
+"""
+Koordinator's choice of CPUs for a pod among the available CPUs, by the preferred shape.
+
+A ``CpuAccumulator`` moves CPUs from ``free`` to ``taken`` in stages, from the most to the least compact shape: one NUMA
+node, one socket, many sockets, scattered CPUs. A stage takes all needed CPUs, a part, or none. The last stage takes any
+CPUs, so a request fails only if too few are available. Exclusive policies are preferences: a stage first tries domains
+that honor them, then all.
+
+This module has only preferences. ``bind_policies.py`` handles required policies, downgrades and even distribution.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
@@ -17,6 +26,8 @@ from koord_numa.core.cpus.cpu_request import (
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import FULL_PCPUS, NUMA_NODE_LEVEL, PCPU_LEVEL, CpuBindPolicy
 from koord_numa.core.ordering import by_use, neighbourhood_key, numa_key, ranks, socket_key, tightness
+
+# The state of a pick of CPUs, and shapes of free CPUs: whole cores, one CPU per core, spread.
 
 
 class CpuAccumulator:

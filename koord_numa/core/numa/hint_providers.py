@@ -2,6 +2,8 @@
 Hint providers: their interface, and hints as a rule instead of a list.
 
 A counted resource accepts every set of NUMA nodes whose free amounts suffice.
+
+A provider handles one kind of resource. It does not see hints of other providers, and does not decide.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +19,10 @@ from numpy.typing import NDArray
 from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.numa.hints import ANYWHERE, NOWHERE, Hint, mask_of, masks_of_size, numa_ids
 from koord_numa.core.value_objects import ValueObject, value_object
+
+# A counted resource: it accepts every set of NUMA nodes whose free amounts add up to the needed amount.
+#
+# Sets are not enumerated: sixteen NUMA nodes have 65,535. Independent of policies and other resources.
 
 Flags = NDArray[np.bool_]
 
@@ -118,6 +124,10 @@ def fewest_that_reach(amounts: Mapping[int, int], needed: int) -> int:
     return len(amounts)
 
 
+# Find sets of NUMA nodes that several counted resources accept, without lists per resource.
+#
+# Sets of one size at a time: the policies only need the narrowest size.
+
 WIDEST_TABLE: Final = 16
 """Maximum NUMA nodes for a table of all sets (65,536)."""
 
@@ -215,6 +225,11 @@ class _MaskSearch:
         found = self._descend(highest, size - 1, rests)
         return None if found is None else found | bit
 
+
+# Hints as a rule instead of a list: the sets of NUMA nodes that could serve a resource, and the preferred ones.
+#
+# The kubelet's managers enumerate every mask into a list of hints. A ``HintRule`` evaluates single masks, so a merge only
+# evaluates the few masks that can win.
 
 _LOOKED_AT: Final = 500
 """Above this number of masks of a size, masks are not evaluated one by one."""

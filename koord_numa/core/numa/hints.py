@@ -1,4 +1,8 @@
-"""Hints: sets of NUMA nodes that could serve a resource, as bit masks, and their order."""
+"""
+Hints: sets of NUMA nodes that could serve a resource, as bit masks, and their order.
+
+Providers create hints, the merge chooses a hint, and policies admit pods.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache

@@ -1,4 +1,11 @@
-"""The kubelet's merge of the hints of all resources to a set of NUMA nodes, independent of policies."""
+"""
+The kubelet's merge of the hints of all resources to a set of NUMA nodes, independent of policies.
+
+The kubelet iterates over every combination of one hint per resource and keeps the best. Its comparison is a total
+order, so the winner can be looked up. A preferred result needs a set that every resource prefers: an intersection of
+lists. Only without such a set, different sets are combined, and then only the possible intersections matter, not the
+number of their combinations.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
@@ -9,6 +16,14 @@ from numpy.typing import NDArray
 
 from koord_numa.core.numa.hint_providers import WIDEST_TABLE, HintRule, Takes, hints_of
 from koord_numa.core.numa.hints import Distances, Hint, closest, mask_of, numa_ids
+
+# Merged sets that are possible if one hint is taken of every resource.
+#
+# A merged set is the intersection of one set of every resource. The number of combinations is the product of the lists'
+# lengths, but there are at most 2^n sets. Each list is a 0/1 array over all sets. Every entry is replaced by the sum over
+# its supersets, the arrays are multiplied by entry, and the sums are undone. The result is the number of combinations
+# with this intersection, for every set: n·2^n additions per resource, regardless of the lists' lengths. Below
+# ``NARROWEST_TABLE`` and above ``WIDEST_TABLE`` NUMA nodes, sets are intersected pair by pair, without duplicates.
 
 Counts = NDArray[np.int64]
 

@@ -1,4 +1,8 @@
-"""Topology policies as rows of a table, the texts of their rejections, and exclusivity of NUMA nodes."""
+"""
+Topology policies as rows of a table, the texts of their rejections, and exclusivity of NUMA nodes.
+
+``kubelet_merge`` and ``koordinator_merge`` merge the hints.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +17,10 @@ from koord_numa.core.numa.koordinator_merge import merge_scored
 from koord_numa.core.numa.kubelet_merge import compromise, preferred_by_rules, preferred_hint
 from koord_numa.core.objects.vocabulary import NUMA_PREFERRED, NUMA_REQUIRED, KubeletPolicy, NumaExclusive, NumaPolicy
 from koord_numa.core.value_objects import ValueObject
+
+# Reasons of rejections by a Koordinator policy, with Koordinator's texts, which are created when they are read.
+#
+# Explains hints. Numbers of free and needed amounts are explained elsewhere.
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,11 @@ def mask_text(mask: int | None) -> str:
     while mask > 1 << width:
         width += 2
     return format(mask, f"0{width}b")
+
+
+# Exclusivity of NUMA nodes: pods on a single NUMA node and pods on several avoid each other.
+#
+# Compares sets with the use of NUMA nodes, which readers of the ledger determine.
 
 
 class NumaUse(Enum):

@@ -41,6 +41,12 @@ class PodImages:
     nodes: Mapping[str, int] = field(default_factory=dict)
 
 
+# Exact state of a kubelet's resource managers, which the node agent reads from the kubelet's checkpoint files and podresources.
+#
+# Sets of CPUs and of NUMA nodes are integers: bit i is CPU i, or NUMA node i. Amounts are bytes. Pods are identified by the
+# UID of their API object, a static pod by the UID of its mirror pod.
+
+
 class HeldMemory(ValueObject, gc=False):
     """Memory block of a container. Blocks of size 0 (a finished init container) are omitted."""
 

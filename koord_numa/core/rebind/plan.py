@@ -1,4 +1,9 @@
-"""The plan of a rebind: its request, the new CPUs of pods, and an order of the steps in which no CPU is assigned to two pods."""
+"""
+The plan of a rebind: its request, the new CPUs of pods, and an order of the steps in which no CPU is assigned to two pods.
+
+Pods are reallocated in this order: LSE before LSR, required before preferred policies, larger before smaller, older
+before younger. A plan without improvement is empty. A plan never makes a pod worse off (defined in ``layout.py``).
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +18,13 @@ from koord_numa.core.rebind.pinned_pods import PinnedPod, amounts_after
 from koord_numa.core.rebind.search import SearchBudget, better_arrangements, improvements, other_arrangements, ranked
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.value_objects import replace
+
+# The order of the steps of a rebind: no CPU is assigned to two pods at the same time, and no pod is worse off in between.
+#
+# A step gives one pod CPUs that are free at that time. If pods wait for each other in a cycle, free CPUs help: a pod
+# exchanges CPUs for free CPUs of its target (progress), or leaves CPUs that other pods wait for (stepping aside).
+# Progress increases the CPUs that pods have of their targets. Stepping aside never decreases them and leaves fewer CPUs
+# in the way, so the sequence terminates. A pod without a tolerable step is dropped and reported.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,12 @@
-"""Search for a better arrangement: exhaustive on small nodes, repacking and local moves on others."""
+"""
+Search for a better arrangement: exhaustive on small nodes, repacking and local moves on others.
+
+Arrangements compare by their figures (``Figures``). Fewer NUMA crossings win even if the largest free block shrinks.
+The local search starts from the current arrangement and from repackings in several orders. It applies local moves, from
+the cheapest to the widest, while any of them improves. Regression of a pod compares before all figures, so it is
+repaired first. Results satisfy ``NodeLayout.allows``. The search is deterministic: its effort is a number of
+evaluations, not a time.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +21,12 @@ from koord_numa.core.objects.vocabulary import NumaAllocateStrategy
 from koord_numa.core.ordering import emptiest_first, repacking_order
 from koord_numa.core.rebind.layout import Arrangement, ConflictCount, Figures, NodeLayout
 from koord_numa.core.rebind.place_pod import Counts, best_single, choose_cpus, exclusive_neighbours, over, place, useful
+
+# Small changes of an arrangement, from the cheapest to the widest.
+#
+# Each kind of change defines its subjects and its candidate changes.
+#
+# The search decides whether a change is allowed and better.
 
 Changes = Mapping[int, int]
 

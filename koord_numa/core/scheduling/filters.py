@@ -2,6 +2,9 @@
 Table of all rules that can reject a pod, and the evaluation of a node by them.
 
 The rules are the PreFilter and Filter plugins of kube-scheduler, and NUMA placement.
+
+A new rule is a file in ``core/fit`` and a row here: metrics, messages and the events that wake rejected pods read the rows. Rows run in
+order, the cheapest first; the first rejection of a node is its result.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -302,6 +305,10 @@ def node_filters_of(request: PodRequest) -> tuple[Filter, ...]:
     """Return the filters of ``filters_of`` that depend on one node only."""
     return tuple(row for row in filters_of(request) if row.scope is not Scope.CLUSTER)
 
+
+# Evaluation of a node: filters in ascending order of cost, then the placement, then the absolute scores.
+#
+# Results may be cached as long as the snapshot of the node does not change, except for filters of the scope ``CLUSTER``.
 
 _NOTHING_OFFERED: Final = Rejection(Reason.NO_TOPOLOGY, "only the Node object is looked at")
 _NO_PODS: Final = Ledger()
