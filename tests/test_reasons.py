@@ -53,8 +53,8 @@ from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.kubelet_rejections import NodeBackoff
-from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.engine.containment import NodeBackoff
+from koord_numa.engine.queue.pending_pod import RequestClass
 from koord_numa.settings import BackoffSettings, ProfileSettings
 from tests.core.allocation import nodes
 from tests.core.allocation.nodes import GI, held, pod

@@ -30,7 +30,7 @@ from koord_numa.core.resources import ResourceList, subtract_to_zero
 from koord_numa.core.value_objects import replace
 from koord_numa.engine import Dependencies, Scheduler, Source
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.engine.queue.pending_pod import RequestClass
 from koord_numa.settings import Settings
 
 SIZES: Final = (500, 5_000, 50_000)

@@ -20,7 +20,7 @@ from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.engine.device_moves import DeviceMove
 from koord_numa.engine.metrics import Result
-from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.engine.queue.pending_pod import RequestClass
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.advice import Remedy, advise, plan_in_thread
 from koord_numa.view.documents import API_VERSION, Document, document

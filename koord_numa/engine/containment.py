@@ -1,5 +1,5 @@
 """
-Containment of failures: an error about one object affects that object only.
+Containment of failures: an error about one object affects that object only, and rejections by kubelets cause a back-off.
 
 The engine reads objects that any user may write. All processing of an object runs inside ``contained``; an exception there is a bug. The
 object is *quarantined* by UID and resourceVersion: it is ignored until it changes, or until a pause ends that doubles with each failure.
@@ -10,14 +10,15 @@ that is not about an object is not caught and ends the process.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Final
 
 from cachetools import LRUCache
 
+from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.value_objects import ValueObject
-from koord_numa.engine.queue.pending_pod import pause
+from koord_numa.engine.queue.pending_pod import RequestClass, pause
 from koord_numa.ports import Clock, ClusterError
 from koord_numa.settings import BackoffSettings
 
@@ -105,3 +106,62 @@ class Quarantine:
 
 MOST_TEXT: Final = 500
 """Maximum length of a reported error in characters, because it may quote the object."""
+
+
+# Exponential back-off per node and request class after a kubelet has rejected a pod.
+#
+# Without it, a controller that recreates the same pod would loop. Each consecutive rejection doubles the pause, up to a limit.
+
+
+@dataclass(slots=True)
+class _Pause:
+    until: float
+    times: int
+    why: str
+    over: bool = False  # the end of the pause has been reported
+
+
+@dataclass(slots=True)
+class NodeBackoff:
+    """Paused pairs of node and request class. Times are monotonic seconds. Each consecutive rejection doubles the pause, up to a limit."""
+
+    backoff: BackoffSettings
+    _pauses: dict[tuple[str, RequestClass], _Pause] = field(default_factory=dict)
+
+    def refused(self, node: str, request_class: RequestClass, why: str, now: float) -> float:
+        """Record that a kubelet rejected a pod of this class and return the end of the pause."""
+        known = self._pauses.get((node, request_class))
+        times = known.times + 1 if known else 1
+        # 2**32 times any pause exceeds the limit; larger exponents have no effect.
+        until = now + min(self.backoff.max, self.backoff.initial * 2.0 ** min(times - 1, 32))
+        self._pauses[node, request_class] = _Pause(until, times, why)
+        return until
+
+    def refusal(self, node: str, request_class: RequestClass, now: float) -> Rejection | None:
+        """Return the rejection of this class by this node during a pause, else ``None``."""
+        pause = self._pauses.get((node, request_class))
+        if pause is None or pause.until <= now:
+            return None
+        detail = f"its kubelet answered {pause.why} {pause.times} time(s) to such pods"
+        message = "node(s) had a kubelet that just refused such a pod"
+        return Rejection(Reason.COOLING_DOWN, message, detail, resolvable=False)
+
+    # Ended pauses are kept for a while, so that the next rejection increases the count.
+    def next_end(self, now: float) -> float | None:
+        """Return the end of the first pause that has not ended yet."""
+        return min((rejected.until for rejected in self._pauses.values() if rejected.until > now), default=None)
+
+    def ended(self, now: float) -> list[str]:
+        """Return the nodes with pauses that ended since the last call. Pairs without a rejection for the maximum pause are removed."""
+        nodes = set()
+        for pair, rejected in list(self._pauses.items()):
+            if rejected.until <= now and not rejected.over:
+                rejected.over = True
+                nodes.add(pair[0])
+            # Another maximum pause without a rejection: the pair restarts with the initial pause.
+            if rejected.until + self.backoff.max <= now:
+                del self._pauses[pair]
+        return sorted(nodes)
+
+    def __len__(self) -> int:
+        return len(self._pauses)

@@ -11,13 +11,11 @@ from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.listers import VolumeLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.containment import Quarantine, Subject
-from koord_numa.engine.decision_log import DecisionLog
 from koord_numa.engine.gangs.pod_groups import PodGroups
-from koord_numa.engine.metrics import Result, SchedulerMetrics
-from koord_numa.engine.pod_status import Messages, PodConditions
+from koord_numa.engine.metrics import DecisionLog, Result, SchedulerMetrics
+from koord_numa.engine.object_events import Messages, PodConditions
 from koord_numa.engine.queue.nominator import Nominator
-from koord_numa.engine.queue.pending_pod import PendingPods
-from koord_numa.engine.queue.request_class import RequestClass, RequestClasses
+from koord_numa.engine.queue.pending_pod import PendingPods, RequestClass, RequestClasses
 from koord_numa.engine.queue.scheduling_queue import SchedulingQueue
 from koord_numa.engine.ranking.selector import NodeSelection
 from koord_numa.ports import Dependencies

@@ -5,24 +5,25 @@ Events are level-based: they may arrive in any order, merged or repeated. No dec
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import Final
 
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.objects.verdicts import Unschedulable
+from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
+from koord_numa.core.scheduling.filters import ScoredPlacement, choose
 from koord_numa.engine.binding.assumed_pods import AssumedPods
 from koord_numa.engine.cache.cache import DELETED, Cache
-from koord_numa.engine.cache.kubelet_evidence import is_kubelet_rejection
+from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
 from koord_numa.engine.cache.listers import NamespaceLister, VolumeLister, WorkloadLister
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.claims.deallocation import Deallocation
+from koord_numa.engine.claims.late_check import Deallocation
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.conflicting_writers import ConflictingWriters
-from koord_numa.engine.containment import Quarantine, Subject
-from koord_numa.engine.decision_log import DecisionLog
-from koord_numa.engine.dry_run import DryRunResult, dry_run
+from koord_numa.engine.containment import NodeBackoff, Quarantine, Subject
 from koord_numa.engine.event_handlers import (
     BoundPodHandler,
     BoundPodObjects,
@@ -39,23 +40,104 @@ from koord_numa.engine.gangs.group_queue import GroupQueue
 from koord_numa.engine.gangs.partial_gangs import PartialGangs
 from koord_numa.engine.gangs.pod_groups import PodGroups
 from koord_numa.engine.handle import Handle
-from koord_numa.engine.kubelet_rejections import NodeBackoff
-from koord_numa.engine.metrics import SchedulerMetrics
-from koord_numa.engine.object_events import RESIZE_KEEPS_CPUS, resize_message, tell_quarantine
-from koord_numa.engine.pod_status import PodConditions, why_everywhere, with_remark
+from koord_numa.engine.metrics import DecisionLog, SchedulerMetrics
+from koord_numa.engine.object_events import (
+    RESIZE_KEEPS_CPUS,
+    PodConditions,
+    UnreadableTopologies,
+    resize_message,
+    tell_quarantine,
+    why_everywhere,
+    with_remark,
+)
 from koord_numa.engine.preemption.executor import Executor
 from koord_numa.engine.queue.cluster_events import FREES_NOTHING, ClusterEvent
 from koord_numa.engine.queue.nominator import Nominator
+from koord_numa.engine.queue.pending_pod import RequestClass, RequestClasses
 from koord_numa.engine.queue.queueing_hints import NodeChange, wake
-from koord_numa.engine.queue.request_class import RequestClass, RequestClasses
 from koord_numa.engine.queue.scheduling_queue import QueueNumbers, SchedulingQueue
 from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.engine.ranking.selector import Limits, Listers, NodeSelection
-from koord_numa.engine.readiness import Readiness, Source
 from koord_numa.engine.schedule_one import SchedulingLoop
-from koord_numa.engine.unreadable_topologies import UnreadableTopologies
 from koord_numa.ports import Dependencies
 from koord_numa.settings import DeviceObjectSupport, DynamicResources, PodGroupSupport, Settings
+
+
+class Source(StrEnum):
+    """Sources of objects. Each must be listed completely before the first decision."""
+
+    WAITING = "waiting"
+    BOUND = "bound"
+    NODES = "nodes"
+    TOPOLOGIES = "topologies"
+    NAMESPACES = "namespaces"
+    DEVICES = "devices"  # only where Device objects are read
+    WORKLOADS = "workloads"  # only where a default spread constraint may reject a node
+
+
+class Readiness:
+    """State of the sources. ``wait`` returns when all sources that are not ``optional`` have synced, or after ``end``."""
+
+    def __init__(self, optional: frozenset[Source] = frozenset()) -> None:
+        self._missing = set(Source) - optional
+        self._begin = asyncio.Event()
+
+    def __bool__(self) -> bool:
+        """Return whether everything is known that a decision needs."""
+        return not self._missing
+
+    @property
+    def missing(self) -> frozenset[Source]:
+        """Sources that have not synced yet."""
+        return frozenset(self._missing)
+
+    def synced(self, source: Source) -> None:
+        """Record that this source is listed completely."""
+        self._missing.discard(source)
+        if not self._missing:
+            self._begin.set()
+
+    def end(self) -> None:
+        """Stop waiting, because the process stops."""
+        self._begin.set()
+
+    async def wait(self) -> None:
+        """Return when decisions may start, or after ``end``."""
+        await self._begin.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunResult:
+    """
+    Result of a dry run.
+
+    ``verdict`` is the placement, or why there is none. ``nodes`` holds every node's result by name: its rejection, or the placement there
+    with its complete score and the points of each scorer (``ScoredPlacement.parts``).
+    """
+
+    verdict: Placement | Unschedulable
+    nodes: Mapping[str, ScoredPlacement | Rejection]
+
+
+def verdict_on(handle: Handle, pod: Pod, request_class: RequestClass) -> Placement | Unschedulable:
+    """Return only the verdict of ``dry_run``, from cached results of the class as in a scheduling cycle. Suited for many pods."""
+    nominated = handle.nominator.node_of(pod)
+    freed = handle.selector.try_node(request_class, nominated, pod) if nominated else None
+    return freed if isinstance(freed, Placement) else handle.selector.decide(request_class, pod.images)
+
+
+def dry_run(handle: Handle, pod: Pod) -> DryRunResult | None:
+    """Evaluate every node for a pod; ``None`` for an unknown scheduler name. The nominated node has precedence, as in a cycle."""
+    request_class = handle.classes.of(pod)
+    if request_class is None:
+        return None
+    nodes = handle.selector.answers(request_class, pod)
+    # As in a cycle: the nominated node has precedence over a better node.
+    nominated = nodes.get(handle.nominator.node_of(pod))
+    if isinstance(nominated, ScoredPlacement):
+        return DryRunResult(nominated.placement, nodes)
+    return DryRunResult(choose(nodes), nodes)
+
 
 __all__ = ["DELETED", "Scheduler", "Source"]
 

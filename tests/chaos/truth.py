@@ -13,7 +13,7 @@ from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import replace
 from koord_numa.engine import Dependencies, Scheduler
-from koord_numa.engine.pod_status import FAILED
+from koord_numa.engine.object_events import FAILED
 from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.machines import Fleet
 from koord_numa.sandbox.machines.simulated_node import TOPOLOGIES

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.scheduling.filters import ScoredPlacement
-from koord_numa.engine.decision_log import COMPARED_A_SECOND, KEPT, DecisionLog, LoggedDecision, RunnerUp
+from koord_numa.engine.metrics import COMPARED_A_SECOND, KEPT, DecisionLog, LoggedDecision, RunnerUp
 
 ANSWERS: Mapping[str, ScoredPlacement | Rejection] = {
     "a": ScoredPlacement(90, Placement("a"), {"resources": 40, "numa": 50}),

@@ -17,7 +17,7 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.readiness import Source
+from koord_numa.engine.scheduler import Source
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 
 HOST = "kubernetes.io/hostname"

@@ -3,10 +3,10 @@
 import pytest
 
 from koord_numa.core.objects.verdicts import Reason
-from koord_numa.engine.cache.kubelet_evidence import is_kubelet_rejection
+from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
 from koord_numa.engine.cache.pod_index import PodIndex
-from koord_numa.engine.kubelet_rejections import NodeBackoff
-from koord_numa.engine.queue.request_class import RequestClass, RequestClasses
+from koord_numa.engine.containment import NodeBackoff
+from koord_numa.engine.queue.pending_pod import RequestClass, RequestClasses
 from koord_numa.settings import BackoffSettings, Settings
 from tests.engine.world import make_pod
 

@@ -3,7 +3,7 @@
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.unreadable_topologies import NOT_READ, UNREADABLE
+from koord_numa.engine.object_events import NOT_READ, UNREADABLE
 from tests.engine.world import World, make_node, make_world
 
 UNKNOWN = KubeletConfig(

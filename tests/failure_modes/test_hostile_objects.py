@@ -9,7 +9,7 @@ from koord_numa.core.objects.verdicts import Placement, Reason
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner
 from koord_numa.core.scheduling.filters import evaluate_alone
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.engine.queue.pending_pod import RequestClass
 from koord_numa.engine.ranking.node_ranking import Undecided
 from koord_numa.engine.ranking.node_table import MOST_LINES
 from koord_numa.wire.node.topologies import parse_topology

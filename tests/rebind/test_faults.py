@@ -9,7 +9,7 @@ import pytest
 
 from koord_numa.app.runtime import Runtime
 from koord_numa.cluster.leader_election import NoElection
-from koord_numa.engine.rebind import reconcile
+from koord_numa.engine.rebind import controller
 from koord_numa.sandbox.apiserver import Effect, Fault
 from koord_numa.settings import LeaseSettings
 from tests.cluster.objects import until
@@ -169,7 +169,7 @@ async def test_an_exception_about_one_rebind_ends_that_rebind_only(
 
     async with fragmented(tmp_path) as world, world.scheduler() as runtime:
         with monkeypatch.context() as patch:
-            patch.setattr(reconcile, "plan_rebind", explode)
+            patch.setattr(controller, "plan_rebind", explode)
             world.ask("bad")
             status = await world.ended("bad")
         assert (status["phase"], "ZeroDivisionError: no CPUs" in status["reason"]) == ("Failed", True)

@@ -28,14 +28,12 @@ from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.pod_claims import claim_work
-from koord_numa.engine.dry_run import verdict_on
 from koord_numa.engine.gangs.group_report import GroupReport, dry_run_group
-from koord_numa.engine.pod_status import why_everywhere, with_remark
+from koord_numa.engine.object_events import why_everywhere, with_remark
 from koord_numa.engine.preemption.groups import GroupPlan
 from koord_numa.engine.queue.nominator import Nomination
-from koord_numa.engine.queue.pending_pod import PendingPod
-from koord_numa.engine.queue.request_class import RequestClass
-from koord_numa.engine.scheduler import Scheduler
+from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass
+from koord_numa.engine.scheduler import Scheduler, verdict_on
 from koord_numa.ports import Dependencies, ObjectReference
 from koord_numa.settings import DeviceObjectSupport, Settings
 from koord_numa.wire.pod.pod_annotations import resource_status

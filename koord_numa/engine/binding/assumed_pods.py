@@ -15,8 +15,8 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import AssumedPod
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.containment import NodeBackoff
 from koord_numa.engine.handle import Handle, subject_of
-from koord_numa.engine.kubelet_rejections import NodeBackoff
 from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.ports import ClusterError, Gone

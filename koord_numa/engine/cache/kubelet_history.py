@@ -4,7 +4,7 @@ Events of one kubelet-owned node in order (binds, verdicts, departures, topologi
 Updates ``core/kubelet/belief`` and determines from the fingerprint which pods a topology shows. It makes no decisions.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
@@ -15,18 +15,281 @@ from koord_numa.core.kubelet.belief import Belief
 from koord_numa.core.kubelet.budget import OnTruncation
 from koord_numa.core.kubelet.candidates import ArrivedPod, Candidates
 from koord_numa.core.kubelet.checkpoint import exact_candidate
-from koord_numa.core.kubelet.demand import SMT_ALIGNMENT, pod_demand
+from koord_numa.core.kubelet.demand import (
+    OUT_OF,
+    REASONS,
+    SMT_ALIGNMENT,
+    TOPOLOGY_AFFINITY,
+    UNEXPECTED_ADMISSION,
+    pod_demand,
+)
 from koord_numa.core.kubelet.hypothesis import Hypothesis
+from koord_numa.core.kubelet.in_flight import not_counted, refused_ones
 from koord_numa.core.kubelet.inferred_state import used_starts
 from koord_numa.core.kubelet.node_config import NodeConfig, starts
+from koord_numa.core.kubelet.refusals import never_fits
+from koord_numa.core.kubelet.state import KubeletNode
 from koord_numa.core.kubelet.variants import most_cpus
 from koord_numa.core.kubelet.view import problem_of
-from koord_numa.core.objects.node import KubeletCheckpoint, NodeResourceTopology
-from koord_numa.core.objects.request import Pod
-from koord_numa.engine.cache.absent_pods import AbsentPods
-from koord_numa.engine.cache.kubelet_evidence import KubeletEvidence, tells_of_numa
-from koord_numa.engine.cache.shown_pods.known_pod import KnownPod, order_is_known
-from koord_numa.engine.cache.shown_pods.pod_sets import LastReading, Reading, has_cpus_for, is_tied, sets, tied_sets
+from koord_numa.core.objects.node import KubeletCheckpoint, Node, NodeResourceTopology
+from koord_numa.core.objects.request import Pod, PodRequest
+from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.value_objects import replace
+from koord_numa.engine.cache.shown_pods import (
+    KnownPod,
+    LastReading,
+    Reading,
+    has_cpus_for,
+    is_tied,
+    order_is_known,
+    sets,
+    tied_sets,
+)
+
+# Pods that are bound to a kubelet-owned node and that its kubelet certainly does not count, although no event has shown that.
+#
+# The kubelet checks node-wide amounts against the pods that it has admitted and that have not ended (``GetActivePods`` in kubelet_pods.go).
+# Its managers release the resources of a pod only when the pod is no longer active. A topology without a pod that it must show therefore
+# proves that the pod was rejected or is gone. Some pods are rejected whatever else the node runs (``refusals.never_fits``). A pod in flight
+# that every state rejects is admitted only if another pod leaves before: amounts that the other pod frees are not counted
+# (``in_flight.not_counted``).
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Cached result of ``not_counted`` for these states, ledger revision and excluded pods. ``less`` has resource names by UID."""
+
+    states: Sequence[Hypothesis]
+    of: tuple[int, Collection[str]]
+    less: Mapping[str, Collection[str]]
+
+
+@dataclass(slots=True)
+class AbsentPods:
+    """
+    Absent pods of one node, as UIDs.
+
+    ``listed`` pods are certainly shown by the last topology with a fingerprint. ``unlisted`` pods are not counted, as topologies prove.
+    ``hopeless`` pods are in flight and will be rejected.
+    """
+
+    listed: frozenset[str] = frozenset()
+    unlisted: frozenset[str] = frozenset()
+    hopeless: frozenset[str] = frozenset()
+    _told: _Told | None = field(default=None, repr=False, compare=False)
+
+    def read(self, reading: Reading, pods: Mapping[str, KnownPod], *, young: bool = False) -> None:
+        """
+        Process a topology. ``pods`` are all pods that it may show, in the order in which they were first observed.
+
+        ``young``: the topology may be older than the scheduler. Unless a pod is ``coined``, its name may then be that of an earlier pod.
+        """
+        if reading.shown is None:
+            return
+        sure = reading.shown - reading.namesakes
+        if young:
+            sure = frozenset(uid for uid in sure if pods[uid].coined)
+        missing = (uid for uid in reading.counted if uid not in reading.shown)
+        news = (uid for uid in missing if uid in self.listed or _is_before(uid, sure, pods))
+        self.unlisted = frozenset({uid for uid in self.unlisted if uid in pods} - reading.shown).union(news)
+        self.listed = sure
+
+    def read_checkpoint(self, gone: frozenset[str]) -> None:
+        """Record the pods that the kubelet's checkpoint lists as rejected or ended."""
+        self.listed, self.unlisted = frozenset(), gone
+
+    def foresee(self, pods: Iterable[KnownPod], node: KubeletNode, *, keeps_cores: bool) -> list[KnownPod]:
+        """Record which of the pods are in flight and certain to be rejected (``never_fits``). Return the newly recorded pods."""
+        asked = list(pods)
+        sure = [known for known in asked if _is_hopeless(known, node, keeps_cores=keeps_cores)]
+        if not (sure or self.hopeless):
+            return sure  # the usual case
+        news = [known for known in sure if known.uid not in self.hopeless]
+        if self.hopeless or news:
+            self.hopeless = self.hopeless.difference(known.uid for known in asked).union(known.uid for known in sure)
+        return news
+
+    def forget(self, uid: str) -> None:
+        """Discard the records of a pod that is bound. They are from an earlier bind that failed."""
+        if uid in self.unlisted or uid in self.listed or uid in self.hopeless:  # most pods are new
+            self.unlisted -= {uid}
+            self.listed -= {uid}
+            self.hopeless -= {uid}
+
+    def left_out(self, ledger: Ledger, belief: Belief | None) -> Ledger:
+        """
+        Return the ledger without absent pods, and without amounts of pods in flight that ``belief`` proves not to be counted.
+
+        Return the ledger itself if nothing is omitted.
+        """
+        refused = refused_ones(belief) if belief is not None and belief.arrivals else []
+        if not (refused or self.unlisted or self.hopeless):
+            return ledger  # nearly all nodes
+        away = self.unlisted | self.hopeless
+        less = {} if belief is None or not refused else self._not_counted(ledger, belief, refused, away)
+        if not less and away.isdisjoint(ledger.holdings):
+            return ledger
+        return Ledger.of(_without(it, less.get(it.pod.uid, ())) for it in ledger if it.pod.uid not in away)
+
+    def _not_counted(
+        self, ledger: Ledger, belief: Belief, refused: Sequence[Arrival], away: Collection[str]
+    ) -> Mapping[str, Collection[str]]:
+        # By identity: a belief replaces the list when a state changes.
+        if self._told is None or self._told.states is not belief.hypotheses or self._told.of != (ledger.revision, away):
+            asked = {it.pod.uid: it.amounts for it in ledger if it.pod.uid not in away}
+            self._told = _Told(belief.hypotheses, (ledger.revision, away), not_counted(belief, refused, asked))
+        return self._told.less
+
+
+def _without(holding: Holding, names: Collection[str]) -> Holding:
+    """Return the holding without these resources."""
+    if not names:
+        return holding
+    return replace(holding, amounts={name: amount for name, amount in holding.amounts.items() if name not in names})
+
+
+def _is_hopeless(known: KnownPod, node: KubeletNode, *, keeps_cores: bool) -> bool:
+    return not (known.started or known.left) and never_fits(known.request, node, keeps_cores=keeps_cores)
+
+
+def _is_before(uid: str, shown: Collection[str], pods: Mapping[str, KnownPod]) -> bool:
+    """Return whether the pod reached the kubelet before a shown pod. Kubelets admit pods in the order of their binds."""
+    known, later = pods[uid], False
+    for other in pods.values():
+        if other is known:
+            later = True
+        elif other.uid not in shown or known.unordered or other.unordered:
+            continue
+        elif not other.found:
+            if known.found or later:
+                return True
+        # Pods that ran when first observed are ordered by their start times, in whole seconds.
+        elif known.found and known.started and other.started and 0 < known.began < other.began:
+            return True
+    return False
+
+
+# Evidence for unpublished options of a kubelet: options that a rejection proved to be on, and pods that explore options.
+#
+# Evidence is read from API objects, so a restart of the scheduler loses none: running pods, pods that failed with a reason of the kubelet,
+# and the annotation of exploring pods. Evidence expires when the kubelet may run with another configuration: after another boot of the
+# machine, with another kubelet version, or with a newer Ready condition (node lifecycle, ``kubelet_node_status.go``).
+
+UNDATED: Final = float("inf")
+"""Time of evidence from a pod without a start time. It expires only with another boot or kubelet version."""
+
+
+@dataclass(slots=True)
+class KubeletEvidence:
+    """
+    Evidence for the options of one node's kubelet. Times are seconds since the epoch by the node's clock.
+
+    ``exploring`` has the explored options of pods in flight, by UID. The other fields have the time of a rejected pod. ``found_on``: by
+    option that the pod explored. ``kept_cores``: the rejection was for whole cores. ``kept_pairs``: also, enough CPUs were free. ``since``
+    is the start of the Ready condition, ``life`` identifies the boot and the kubelet version.
+    """
+
+    exploring: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    found_on: dict[str, float] = field(default_factory=dict)
+    kept_cores: float | None = None
+    kept_pairs: float | None = None
+    since: float = 0.0
+    life: str = ""
+
+    def __bool__(self) -> bool:
+        """Return whether there is evidence that would be lost with this object."""
+        return self.kept_cores is not None or bool(self.found_on)
+
+    @property
+    def keeps_cores(self) -> bool:
+        """Whether the kubelet has rejected a pod for whole cores, which proves that full-pcpus-only is on."""
+        return self.kept_cores is not None
+
+    @property
+    def keeps_pairs(self) -> bool:
+        """Whether the kubelet allocates whole cores only, and its cores have several threads."""
+        return self.kept_pairs is not None
+
+    @property
+    def latest(self) -> float | None:
+        """Start time of the latest rejected pod; ``None`` if no rejected pod has a start time."""
+        return max(
+            (when for when in (self.kept_cores, *self.found_on.values()) if when not in (None, UNDATED)), default=None
+        )
+
+    def observe_node(self, node: Node) -> bool:
+        """
+        Process the current Node. Evidence from before its Ready condition is discarded.
+
+        Return whether the boot or the kubelet version has changed. The state of the kubelet is then unknown as well.
+        """
+        is_other = bool(self.life) and node.kubelet != self.life
+        self.life, self.since = node.kubelet, max(self.since, node.kubelet_since)
+        # Evidence from before the kubelet became Ready again may be of another configuration.
+        self.found_on = {option: when for option, when in self.found_on.items() if when >= self.since}
+        if self.kept_cores is not None and self.kept_cores < self.since:
+            self.kept_cores = None
+        if self.kept_pairs is not None and self.kept_pairs < self.since:
+            self.kept_pairs = None
+        return is_other
+
+    def is_of_this_life(self, pod: Pod) -> bool:
+        """Return whether the kubelet admitted the pod with its current configuration."""
+        # A pod without a start time counts: discarding it would lose evidence of a running pod.
+        return not pod.started_at or pod.started_at >= self.since
+
+    def admitted_counts(self, pods: Iterable[Pod]) -> frozenset[int]:
+        """Return the numbers of exclusive CPUs of containers that the kubelet has admitted with its current configuration."""
+        found: set[int] = set()
+        for pod in pods:
+            if pod.started and self.is_of_this_life(pod):
+                found.update(pod_demand(pod.request).counts)
+        return frozenset(found)
+
+    def admitted(self, request: PodRequest) -> None:
+        """Process the start of a pod. An odd number of CPUs disproves ``keeps_pairs``."""
+        if any(count % 2 for count in pod_demand(request).counts):
+            self.kept_pairs = None
+
+    def explore(self, uid: str, options: tuple[str, ...]) -> None:
+        """Record that the pod explores options. No other pod explores the node until the kubelet's verdict."""
+        self.exploring[uid] = options
+
+    def decided(self, uid: str) -> None:
+        """Record that the pod explores no longer: it runs, is gone, or was never bound."""
+        self.exploring.pop(uid, None)
+
+    def rejected(self, pod: Pod, *, had_cpus: bool = False) -> None:
+        """
+        Process a rejection by the kubelet. The same pod may be processed repeatedly.
+
+        ``had_cpus``: enough CPUs were free in every state. A rejection for whole cores then proves that cores have several threads.
+        """
+        # The annotation outlives this process; ``exploring`` does not.
+        options = self.exploring.pop(pod.key.uid, ()) or pod.explores
+        when = pod.started_at or UNDATED
+        if when < self.since:
+            return
+        for option in options:
+            self.found_on[option] = max(when, self.found_on.get(option, 0.0))
+        if pod.reason == SMT_ALIGNMENT:
+            self.kept_cores = max(when, self.kept_cores or 0.0)
+            if had_cpus:
+                self.kept_pairs = max(when, self.kept_pairs or 0.0)
+
+
+def is_kubelet_rejection(pod: Pod) -> bool:
+    """Return whether a kubelet rejected this pod at admission, by the reasons of its admission handlers (OutOfcpu, ...)."""
+    return pod.phase == "Failed" and (pod.reason in REASONS or pod.reason.startswith(OUT_OF))
+
+
+def tells_of_numa(request: PodRequest, reason: str, frame: NodeConfig | None) -> bool:
+    """Return whether the rejection depends on the tracked state: not on whole cores, node-wide amounts, or devices that no zone lists."""
+    devices = () if frame is None else frame.devices
+    parts = (part.devices.items() for _, part in pod_demand(request).containers)
+    unlisted = any(count and name not in devices for part in parts for name, count in part)
+    return reason == TOPOLOGY_AFFINITY or (reason == UNEXPECTED_ADMISSION and not unlisted)
+
 
 MOST_GUESSES: Final = 64
 """Maximum sets of pods that are compared with the published amounts if there is no usable fingerprint."""

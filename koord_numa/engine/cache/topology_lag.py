@@ -15,7 +15,7 @@ from typing import Final
 
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
-from koord_numa.engine.cache.shown_pods.pod_sets import Reading
+from koord_numa.engine.cache.shown_pods import Reading
 from koord_numa.wire.node.fingerprint import comparable, fingerprint
 
 ALL_PODS: Final = ("", "all")

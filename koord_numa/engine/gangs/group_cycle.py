@@ -37,10 +37,9 @@ from koord_numa.engine.gangs.group_status import SCHEDULER_ERROR, UNSCHEDULABLE,
 from koord_numa.engine.gangs.trial import ClusterTrial, Suspended, member_of
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.metrics import Result
-from koord_numa.engine.pod_status import why_everywhere
+from koord_numa.engine.object_events import why_everywhere
 from koord_numa.engine.queue.cluster_events import reasons_of
-from koord_numa.engine.queue.pending_pod import PendingPod
-from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass
 
 FEWEST_EXPLAINED: Final = 4
 """Minimum nodes that are evaluated per request class of members beyond the minimal count, however many classes there are."""

@@ -18,9 +18,8 @@ from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.gangs.trial import ClusterTrial, Suspended, member_of
 from koord_numa.engine.handle import Handle
-from koord_numa.engine.pod_status import why_everywhere
-from koord_numa.engine.queue.pending_pod import PendingPod
-from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.engine.object_events import why_everywhere
+from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass
 
 Keys = tuple[GangKey, ...]
 

@@ -22,7 +22,7 @@ from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
 from koord_numa.engine.queue.cluster_events import ClusterEvent
-from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.engine.queue.pending_pod import RequestClass
 from koord_numa.ports import Clock
 
 _Key = TypeVar("_Key", str, ClaimKey)

@@ -1,17 +1,178 @@
 """
-Records of pending pods (``QueuedPodInfo`` of kube-scheduler), and their index.
+Pending pods, the heap that orders them, and request classes: pods that every node treats alike share one class and its cached results.
 
 All data about a pod while it is pending is in its record, so that it is dropped with the record.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, Generic, TypeVar
+from weakref import WeakValueDictionary
 
-from koord_numa.core.objects.constraints import PodTerm
-from koord_numa.core.objects.request import Pod
-from koord_numa.engine.cache.pod_index import AnchorIndex, anchors_of_pod, anchors_of_term
-from koord_numa.engine.queue.request_class import RequestClass
-from koord_numa.settings import BackoffSettings
+from koord_numa.core.claims.resource_claim import PodClaims
+from koord_numa.core.fit.spread import constraints_for
+from koord_numa.core.objects.constraints import LabelSelector, PodTerm, SpreadConstraint, selects
+from koord_numa.core.objects.request import Pod, PodRequest
+from koord_numa.core.pod_resources import effective_requests
+from koord_numa.core.resources import CPU, ResourceList
+from koord_numa.core.value_objects import replace
+from koord_numa.engine.cache.pod_index import AnchorIndex, PodIndex, anchors_of_pod, anchors_of_term
+from koord_numa.settings import BackoffSettings, ProfileSettings, Settings
+
+# Request classes: pods that every node treats alike share one object and its cached results.
+#
+# Interned while referenced; two pods have the same class exactly if their class objects are identical.
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class RequestClass:
+    """
+    Request and profile of a class of pods. Equal only to itself.
+
+    ``amounts`` is the minimum that a node needs free, in units of the core: the effective request without resources that may be served by
+    claim.
+    """
+
+    number: int  # increases with every new class, for a stable order
+    key: Hashable
+    profile: ProfileSettings
+    request: PodRequest
+    amounts: ResourceList
+    pickers: frozenset[PodTerm] = frozenset()  # terms of placed pods that select pods of this class
+    claims: PodClaims | None = None  # demands of the resource claims of its pods
+    handicap: int = 0  # number of places that a pod of the class is moved back among pods of its priority
+
+    @property
+    def priority(self) -> int:
+        """Priority; higher goes first."""
+        return self.request.priority
+
+    @property
+    def cpu(self) -> int:
+        """Minimum free milli-CPU that a node needs."""
+        return self.amounts.get(CPU, 0)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its pods are moved back because of their size."""
+        return self.handicap > 0
+
+    @property
+    def slice(self) -> int:
+        """Nodes that a decision evaluates per turn: fewer for a large pod, because each takes longer."""
+        return max(1, SLICE * ORDINARY_SIZE // (ORDINARY_SIZE + self.handicap // PLACES_PER_PART))
+
+
+@dataclass(slots=True)
+class RequestClasses:
+    """Request classes by pod. Labels of a pod count only by the terms of placed pods that select it."""
+
+    settings: Settings
+    placed: PodIndex
+    claims_of: Callable[[Pod], PodClaims | None] = lambda _: None
+    selector_for: Callable[[Pod], LabelSelector | None] = lambda _: None  # selector of the pod's workload
+    _known: WeakValueDictionary[Hashable, RequestClass] = field(default_factory=WeakValueDictionary)
+    _count: int = 0
+    _defaults: dict[str, tuple[SpreadConstraint, ...]] = field(default_factory=dict)  # by scheduler name
+
+    def of(self, pod: Pod) -> RequestClass | None:
+        """Return the class of a pod; ``None`` for an unknown scheduler name."""
+        profile = self.settings.profile(pod.scheduler)
+        if profile is None:
+            return None
+        pickers = self.placed.pickers(pod)
+        claims = self.claims_of(pod)
+        spread = self._default_spread(pod, profile)
+        # Labels are part of the key only if a term selects them; otherwise replicas with different labels would be
+        # separate classes.
+        key = (pod.scheduler, pod.request.class_key, pickers, claims, spread and _spread_key(pod, spread))
+        known = self._known.get(key)
+        if known is None:
+            self._count += 1
+            # Labels are kept only if they matter: classes without such terms share a request whatever their labels.
+            request = replace(pod.request, labels=pod.labels) if pickers else pod.request
+            if spread:
+                request = replace(request, constraints=replace(request.constraints, spread=spread))
+            known = RequestClass(
+                self._count, key, profile, request, _least(request, claims), pickers, claims, handicap(request)
+            )
+            # A weak dictionary: the class exists as long as a pod or a ranking refers to it.
+            self._known[key] = known
+        return known
+
+    def of_group(self, request_class: RequestClass, group: Hashable, *, first: bool = False) -> RequestClass:
+        """
+        Return the class for queueing the members of a group that otherwise belong to this class.
+
+        With ``first`` they go before all other pods of their priority.
+        """
+        key = (request_class, group, first)
+        known = self._known.get(key)
+        if known is None:
+            self._count += 1
+            known = self._known[key] = replace(
+                request_class, number=self._count, key=key, handicap=FIRST if first else request_class.handicap
+            )
+        return known
+
+    def _default_spread(self, pod: Pod, profile: ProfileSettings) -> tuple[SpreadConstraint, ...]:
+        """Return the default constraints of a pod without own constraints, with the selector of its workload."""
+        if pod.request.constraints.spread:
+            return ()
+        selector = self.selector_for(pod)
+        if selector is None:
+            return ()
+        defaults = self._defaults.get(profile.scheduler_name)
+        if defaults is None:
+            defaults = self._defaults[profile.scheduler_name] = profile.pod_topology_spread.constraints
+        return constraints_for(defaults, selector)
+
+
+SLICE: Final = 64
+"""Nodes that are evaluated per turn for an ordinary pod: a few milliseconds."""
+FIRST: Final = -(1 << 40)
+"""Handicap of pods that go before all others of their priority: less than any number of queued pods."""
+
+ORDINARY_SIZE: Final = 32
+"""Number of terms, constraints, containers, resources and claims of a pod without a handicap."""
+PLACES_PER_PART: Final = 4
+"""
+Places per additional part. A part takes about as long to evaluate as one ordinary pod; 4 ensures that ordinary pods go first in a burst.
+"""
+
+
+def handicap(request: PodRequest) -> int:
+    """
+    Return the number of places that a pod is moved back because of its size.
+
+    Pods that are queued later by at most this number of places are tried first. A burst of large pods therefore delays ordinary pods by one
+    decision, and a steady stream of ordinary pods delays a large pod by a bounded number of decisions.
+    """
+    demands = request.constraints
+    parts = sum(
+        map(
+            len,
+            (
+                request.containers, demands.node_selector, demands.node_terms or (), demands.preferred_nodes, demands.tolerations,
+                demands.affinity, demands.anti_affinity, demands.preferred_affinity, demands.preferred_anti_affinity, demands.spread,
+                demands.host_ports, demands.claims,
+            ),
+        )
+    )  # fmt: skip
+    parts += sum(len(container.requests) for container in request.containers)
+    return PLACES_PER_PART * max(0, parts - ORDINARY_SIZE)
+
+
+def _least(request: PodRequest, claims: PodClaims | None) -> ResourceList:
+    amounts = effective_requests(request)
+    by_claim = dict(claims.extended) if claims is not None else {}
+    return {name: amount for name, amount in amounts.items() if name not in by_claim} if by_claim else amounts
+
+
+def _spread_key(pod: Pod, spread: tuple[SpreadConstraint, ...]) -> Hashable:
+    """Return the pod properties that its default constraints depend on: namespace, and whether they count the pod itself."""
+    return pod.key.namespace, spread, selects(spread[0].selector, dict(pod.labels))
 
 
 def pause(backoff: BackoffSettings, attempts: int, dice: float) -> float:
@@ -116,3 +277,80 @@ class PendingPods:
 
     def _take_out(self, pod: Pod) -> None:
         self._by_anchor.remove(pod.key.uid, anchors_of_pod(pod.key.namespace, pod.labels))
+
+
+# Heap in which every item has one key that may change, like the scheduling heap of ``k8s.io/client-go``.
+#
+# Changing or removing an item leaves a stale entry. Entries are swept when most of them are stale, so that the heap holds at most about
+# twice its items.
+
+Item = TypeVar("Item", bound=Hashable)
+
+SPARE: Final = 64
+"""Number of stale entries that are tolerated before a sweep."""
+
+
+class KeyedHeap(Generic[Item]):
+    """Items by key, smallest first; among equal keys, the item that was set first. Items are never compared."""
+
+    def __init__(self) -> None:
+        self._live: dict[Item, tuple[tuple[Any, ...], int]] = {}  # key of every item and the number of its entry
+        self._heap: list[tuple[tuple[Any, ...], int, Item]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._live
+
+    @property
+    def entries(self) -> int:
+        """Number of entries, including stale entries."""
+        return len(self._heap)
+
+    def set(self, item: Item, key: tuple[Any, ...]) -> None:
+        """Add the item, or change its key."""
+        known = self._live.get(item)
+        if known is not None and known[0] == key:
+            return
+        self._count += 1
+        self._live[item] = (key, self._count)
+        # The number precedes the item, so that items with equal keys are never compared.
+        heappush(self._heap, (key, self._count, item))
+        self._sweep()
+
+    def key(self, item: Item) -> tuple[Any, ...]:
+        """Return the key of an item in the heap."""
+        return self._live[item][0]
+
+    def discard(self, item: Item) -> None:
+        """Remove the item if it is in the heap."""
+        if self._live.pop(item, None) is not None:
+            self._sweep()
+
+    def first(self) -> tuple[tuple[Any, ...], Item] | None:
+        """Return the smallest key and its item, ``None`` if the heap is empty."""
+        while self._heap:
+            key, number, item = self._heap[0]
+            known = self._live.get(item)
+            # An entry is live only with the number of its last ``set``.
+            if known is not None and known[1] == number:
+                return key, item
+            heappop(self._heap)
+        return None
+
+    def pop_until(self, limit: tuple[Any, ...]) -> Item | None:
+        """Remove and return the first item if its key is at most ``limit``."""
+        found = self.first()
+        if found is None or found[0] > limit:
+            return None
+        heappop(self._heap)
+        del self._live[found[1]]
+        return found[1]
+
+    def _sweep(self) -> None:
+        # Swept at twice the number of items, so that the amortized cost per entry is constant.
+        if len(self._heap) > 2 * len(self._live) + SPARE:
+            self._heap = [(key, number, item) for item, (key, number) in self._live.items()]
+            heapify(self._heap)

@@ -17,7 +17,7 @@ from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.core.scheduling.request import may_be_refused_for_others
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.queue.cluster_events import ClusterEvent
-from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.engine.queue.pending_pod import RequestClass
 from koord_numa.engine.queue.scheduling_queue import Help, HelpRefused, SchedulingQueue
 
 # The filters on the Node object only: cheap, and sufficient to exclude most classes.

@@ -26,9 +26,7 @@ from koord_numa.core.resources import PODS, ResourceList
 from koord_numa.core.scheduling.filters import PLUGINS
 from koord_numa.engine.queue import cluster_events
 from koord_numa.engine.queue.cluster_events import ANY_EVENT, ClusterEvent, Wakers, reasons_of, wakers_of
-from koord_numa.engine.queue.keyed_heap import KeyedHeap
-from koord_numa.engine.queue.pending_pod import PendingPod, pause
-from koord_numa.engine.queue.request_class import RequestClass
+from koord_numa.engine.queue.pending_pod import KeyedHeap, PendingPod, RequestClass, pause
 from koord_numa.settings import Settings
 
 

@@ -12,7 +12,7 @@ from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_free import NumaUsage, largest_aligned, largest_with_devices, node_free, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.device_moves import DeviceMove
-from koord_numa.engine.unreadable_topologies import unread_of
+from koord_numa.engine.object_events import unread_of
 from koord_numa.view.documents import Document, document
 from koord_numa.view.text import natural, short_amounts
 

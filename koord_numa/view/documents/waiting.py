@@ -11,7 +11,7 @@ from koord_numa.core.explain import amounts_text, closest_nodes, describe, needs
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import NumaNumbers, Rejection
 from koord_numa.core.resources import CPU
-from koord_numa.engine.decision_log import LoggedDecision, RunnerUp
+from koord_numa.engine.metrics import LoggedDecision, RunnerUp
 from koord_numa.view.advice import Remedy
 from koord_numa.view.documents import Document, document
 from koord_numa.view.text import asked, device_texts, policies

@@ -19,7 +19,7 @@ from koord_numa.core.scheduling.filters import ScoredPlacement, evaluate
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.cache.cache import Cache
-from koord_numa.engine.cache.listed_changes import ListedChanges
+from koord_numa.engine.event_handlers import ListedChanges
 from koord_numa.ports import DELETED
 from koord_numa.wire.node.nodes import parse_node
 from koord_numa.wire.node.topologies import parse_topology

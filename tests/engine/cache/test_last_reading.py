@@ -11,9 +11,9 @@ from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zo
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.value_objects import replace
+from koord_numa.engine.cache import shown_pods
 from koord_numa.engine.cache.kubelet_history import KubeletHistory
-from koord_numa.engine.cache.shown_pods import pod_sets
-from koord_numa.engine.cache.shown_pods.pod_sets import Reading, read
+from koord_numa.engine.cache.shown_pods import Reading, read
 from koord_numa.wire.node.fingerprint import fingerprint
 from tests.engine.world import make_pod
 
@@ -109,7 +109,7 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(topology.fingerprint)
         return read(topology, *rest)  # type: ignore[arg-type]  # the rest is handed on as it came
 
-    monkeypatch.setattr(pod_sets, "read", counting)
+    monkeypatch.setattr(shown_pods, "read", counting)
     return found
 
 

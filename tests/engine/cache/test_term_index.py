@@ -10,8 +10,7 @@ from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.pod_index import PodIndex
-from koord_numa.engine.queue.pending_pod import PendingPods
-from koord_numa.engine.queue.request_class import RequestClasses
+from koord_numa.engine.queue.pending_pod import PendingPods, RequestClasses
 from koord_numa.settings import Settings
 from tests.engine.world import make_pod
 

@@ -15,8 +15,7 @@ from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import candidate
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.claims.deallocation import Deallocation, Outside
-from koord_numa.engine.claims.late_check import UNAVAILABLE, ClaimCheck
+from koord_numa.engine.claims.late_check import UNAVAILABLE, ClaimCheck, Deallocation, Outside
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.claims.pre_bind import ClaimPreBind

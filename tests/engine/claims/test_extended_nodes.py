@@ -16,7 +16,7 @@ from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.scheduling.filters import ScoredPlacement
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.pod_claims import claim_work
-from koord_numa.engine.dry_run import dry_run
+from koord_numa.engine.scheduler import dry_run
 from tests.core.claims.worlds import device, device_class, published
 from tests.engine.claims.test_cycle import World
 from tests.engine.claims.test_extended import GPU, GPU_CLASS, gpu_world

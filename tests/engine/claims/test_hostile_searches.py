@@ -8,7 +8,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims import late_check
-from koord_numa.engine.queue.request_class import SLICE
+from koord_numa.engine.queue.pending_pod import SLICE
 from koord_numa.engine.ranking.node_ranking import Undecided
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
 from koord_numa.wire.claims.resource_slices import parse_resource_slice

@@ -23,7 +23,7 @@ from koord_numa.core.scheduling.filters import EVENTS, ClusterEvent, choose
 from koord_numa.core.scheduling.placement import HARD
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister
-from koord_numa.engine.dry_run import dry_run
+from koord_numa.engine.scheduler import dry_run
 from koord_numa.ports import DELETED
 from koord_numa.wire.claims.resource_claims import parse_resource_claim
 from koord_numa.wire.claims.resource_slices import parse_resource_slice

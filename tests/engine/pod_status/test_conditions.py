@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from koord_numa.core.objects.request import PodKey
-from koord_numa.engine.pod_status import HELD_SECONDS, WRITERS
+from koord_numa.engine.object_events import HELD_SECONDS, WRITERS
 from koord_numa.ports import Unavailable
 from tests.engine.world import make_node, make_pod, make_world
 

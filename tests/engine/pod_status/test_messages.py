@@ -2,8 +2,8 @@
 
 from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
 from koord_numa.engine.cache.pod_index import PodIndex
-from koord_numa.engine.pod_status import NEWS_SECONDS, Messages
-from koord_numa.engine.queue.request_class import RequestClasses
+from koord_numa.engine.object_events import NEWS_SECONDS, Messages
+from koord_numa.engine.queue.pending_pod import RequestClasses
 from koord_numa.settings import Settings
 from tests.engine.world import make_pod
 

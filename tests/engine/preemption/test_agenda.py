@@ -11,7 +11,7 @@ from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.preemption.executor import Agenda, Glance
-from koord_numa.engine.queue.request_class import RequestClass, RequestClasses
+from koord_numa.engine.queue.pending_pod import RequestClass, RequestClasses
 from koord_numa.settings import Settings
 from tests.engine.preemption.world import crowded, important, running
 from tests.engine.world import World, make_pod

@@ -10,7 +10,7 @@ from koord_numa.core.objects.constraints import (
 )
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.queue.request_class import ORDINARY_SIZE, PLACES_PER_PART, handicap
+from koord_numa.engine.queue.pending_pod import ORDINARY_SIZE, PLACES_PER_PART, handicap
 from tests.engine.world import World, make_node, make_pod, make_world
 
 

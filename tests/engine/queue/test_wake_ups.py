@@ -27,7 +27,7 @@ from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, QosClass
 from koord_numa.core.scheduling.filters import EVENTS
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.event_handlers import MOST_UNDECIDED, UNTOLD_SECONDS
-from koord_numa.engine.pod_status import FAILED
+from koord_numa.engine.object_events import FAILED
 from koord_numa.engine.queue.cluster_events import RESOLVED_BY, ClusterEvent
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
 

@@ -26,8 +26,8 @@ from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.listers import VolumeLister
 from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.claims.lister import ClaimLister
-from koord_numa.engine.kubelet_rejections import NodeBackoff
-from koord_numa.engine.queue.request_class import RequestClasses
+from koord_numa.engine.containment import NodeBackoff
+from koord_numa.engine.queue.pending_pod import RequestClasses
 from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.engine.ranking.selector import Limits, Listers, NodeSelection
 from koord_numa.settings import BackoffSettings, Settings

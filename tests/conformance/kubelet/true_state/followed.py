@@ -19,7 +19,7 @@ from koord_numa.core.kubelet.state import AdmittedPod, ContainerGrant, KubeletNo
 from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.engine.cache.kubelet_history import KubeletHistory
-from koord_numa.engine.cache.shown_pods.pod_sets import is_tied
+from koord_numa.engine.cache.shown_pods import is_tied
 from tests.conformance.kubelet.churn import NODE, Replay
 from tests.conformance.kubelet.worlds import NEVER, Recorded, World
 from tests.conformance.vectors import Case

@@ -1,19 +1,135 @@
-"""Search for the pods that a topology shows: possible sets of running pods, the most likely first, compared with its fingerprint."""
+"""Pods that a topology of a kubelet-owned node shows, derived from its fingerprint and the observed pods."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice
+from itertools import combinations, islice, product
 from math import inf
 from typing import Final
 
+from koord_numa.core.kubelet.bounds import everything
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.objects.node import NodeResourceTopology
+from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.vocabulary import INIT
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.engine.cache.shown_pods.known_pod import KnownPod
-from koord_numa.engine.cache.shown_pods.namesakes import ways_to_show
 from koord_numa.wire.node.fingerprint import comparable, fingerprint_of, pod_hash
+
+
+@dataclass(slots=True)
+class KnownPod:
+    """
+    A pod of this node. Times are seconds of the cache's clock, except ``began`` and ``created``: seconds since the epoch, 0 if unknown.
+
+    ``bound``: time when it was first counted. ``started``: the node has reported it as running, first at ``judged``. ``ending``: time when
+    its deletion timestamp was observed. ``left``: it is gone since ``left_at``, and the node's topology may not show that yet.
+    ``found``: it ran when it was first observed. ``began``: start time by the kubelet. ``unordered``: it arrived while there was no watch.
+    ``coined``: no earlier pod had its name. ``cpus``: exclusive CPUs of all its containers. ``had_cpus``: when it was bound, the node had
+    enough CPUs for the maximum of this pod and all other pods together.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    request: PodRequest
+    bound: float
+    started: bool = False
+    left: bool = False
+    left_at: float = 0.0
+    judged: float = 0.0
+    found: bool = False
+    began: float = 0.0
+    created: float = 0.0
+    unordered: bool = False
+    coined: bool = False
+    ending: float | None = None
+    cpus: int = 0
+    had_cpus: bool = False
+
+    @classmethod
+    def of(cls, pod: Pod, now: float) -> "KnownPod":
+        """Return the record of a pod that is observed for the first time."""
+        key, began = pod.key, pod.started_at
+        known = cls(key.uid, key.namespace, key.name, pod.request, now, found=pod.started, began=began)
+        known.created, known.coined, known.cpus = pod.created, pod.coined, everything(pod.request).cpus
+        return known
+
+    @property
+    def order(self) -> tuple[int, float, float]:
+        """Sort key: found pods by start time, then found pods that have not started by creation time, then all others."""
+        if not self.found:
+            return 2, 0.0, 0.0
+        return (0, self.began, self.created) if self.started else (1, self.created, 0.0)
+
+
+def order_is_known(arrived: Sequence[KnownPod]) -> bool:
+    """
+    Return whether these pods reached the kubelet in this order with no other pod between them.
+
+    Other pods may have run before found pods and have left since. Pods that arrived while there was no watch may be at any position.
+    """
+    if any(known.unordered for known in arrived) and len(arrived) > 1:
+        return False
+    return not any(known.found for known in arrived)
+
+
+# Pods that a topology may show instead of other pods of the same name: fingerprints use names, and controllers reuse names.
+#
+# A topology shows the pods that ran at one moment. A pod may run from its bind until it is observed as gone. A pod with a unique name
+# limits the possible moments: pods that left before its bind are not shown. Pods with reused names do not limit the moments, because
+# for each of them the topology may show the departed pod instead.
+#
+# Example: pods a and b left at 10, and pods of the same names were bound at 20 and 30. A late topology of {a, b} may show the first two. If
+# pod c with a unique name was bound at 25, a topology of {a, b, c} shows the second two, because the first two had left by then.
+
+MOST_WAYS: Final = 64
+"""Maximum sets of pods with the same names that are distinguished."""
+
+
+def ways_to_show(shown: Iterable[KnownPod], pods: Iterable[KnownPod], oldest: float = -inf) -> list[frozenset[str]]:
+    """
+    Return all sets of UIDs with the names of ``shown`` that a topology created at ``oldest`` or later may show.
+
+    The first set is ``shown`` itself. The others contain departed pods of the same names. Return no set if there are more than
+    ``MOST_WAYS``. ``pods`` are all known pods, including departed pods.
+    """
+    departed: dict[tuple[str, str], list[KnownPod]] = {}
+    for known in pods:
+        if known.left:
+            departed.setdefault((known.namespace, known.name), []).append(known)
+    first = [*shown]
+    ways = dict.fromkeys([frozenset(known.uid for known in first)])
+    if not departed:  # the usual case
+        return [*ways]
+    begin, end = oldest, inf  # interval in which the topology was created, by the pods that it certainly shows
+    sure: set[str] = set()
+    unsure: list[list[KnownPod]] = []
+    for known in first:
+        same = [known, *(other for other in departed.get((known.namespace, known.name), ()) if other is not known)]
+        if len(same) > 1:
+            unsure.append(same)
+        else:
+            sure.add(known.uid)
+            begin, end = max(begin, _begin(known)), min(end, _end(known))
+    # Pods that run together at some moment also run together when the last of them is bound.
+    for moment in sorted({begin, *(_begin(known) for same in unsure for known in same)}):
+        if not begin <= moment <= end:
+            continue
+        there = [[known.uid for known in same if _begin(known) <= moment <= _end(known)] for same in unsure]
+        ways.update((way.union(sure), None) for way in islice(map(frozenset, product(*there)), MOST_WAYS + 1))
+        if len(ways) > MOST_WAYS:
+            return []
+    return [*ways]
+
+
+def _begin(known: KnownPod) -> float:
+    """Return the earliest time at which the pod may run; unbounded if its bind was not observed."""
+    return -inf if known.found or known.unordered else known.bound
+
+
+def _end(known: KnownPod) -> float:
+    return known.left_at if known.left else inf
+
 
 ALL: Final = ("", "all")
 EXCLUSIVE: Final = "with-exclusive-resources"
