@@ -232,17 +232,23 @@ class ClusterTrial:
         if placement.explores:
             info.history.evidence.decided(uid)
         self.handle.cache.index.remove(info, here)
+        self._free_devices(uid, placement)
+        self._changed(info)
+
+    def _free_devices(self, uid: str, placement: Placement) -> None:
+        """Release the devices of a member, and those of shared claims that no other assumed member uses."""
+        if not self._shared:
+            self._count_devices(placement.allocations, -1)
+            return
         assumed = self.handle.selector.claims.assumed
-        pod = self.pods[uid]
-        for claim in self._shared_by(pod):
-            self._shared[claim.uid].discard(uid)
-        shared = [claim.uid for claim in self._shared_by(pod)]
+        shared = [claim.uid for claim in self._shared_by(self.pods[uid])]
+        for each in shared:
+            self._shared[each].discard(uid)
         own = [it for it in placement.allocations if all(assumed[each].allocation is not it for each in shared)]
         self._count_devices(own, -1)
         for each in shared:
             if not self._shared[each]:
                 self._count_devices((assumed.pop(each).allocation,), -1)
-        self._changed(info)
 
     def _own_devices(self, pod: Pod, placement: Placement) -> tuple[Allocation, ...]:
         """Assume the devices of shared claims that this member allocates. Return all allocations of the member."""
