@@ -16,6 +16,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from koord_numa.app.kopf_feed import POD_PAUSE, ContainedParser, KopfParsers, KopfStores, bound_to, own_name
 from koord_numa.cluster.client import Api
+from koord_numa.cluster.informer import Informer
+from koord_numa.cluster.lister import ListedKind, Resync, list_all, list_first_served
 from koord_numa.cluster.resources import (
     ATTACHMENTS,
     BUDGETS,
@@ -39,9 +41,6 @@ from koord_numa.cluster.resources import (
     WORKLOADS,
     Resource,
 )
-from koord_numa.cluster.watch.informer import Informer
-from koord_numa.cluster.watch.lister import ListedKind, list_all, list_first_served
-from koord_numa.cluster.watch.resync import Resync
 from koord_numa.core.claims.inventory import ResourceSlice
 from koord_numa.core.gangs.model import Dialect, PodGroup
 from koord_numa.core.objects.constraints import Workload, WorkloadKind

@@ -7,8 +7,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from aiohttp.client_middlewares import ClientMiddlewareType
 
-from koord_numa.cluster.watch.informer import in_batches
-from koord_numa.cluster.watch.resync import ResyncStore
+from koord_numa.cluster.informer import in_batches
+from koord_numa.cluster.lister import ResyncStore
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.rebind.plan import RebindRequest

@@ -27,13 +27,8 @@ from koord_numa.app.tasks import LoopLag, TaskSupervisor
 from koord_numa.cluster.client import Api, Body
 from koord_numa.cluster.events import EventLimits, EventRecorder
 from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, LeaseConflicts, NoElection, Rival
-from koord_numa.cluster.serving.access import DelegatedAuth, server_context
-from koord_numa.cluster.serving.http_server import HttpServer, Protection, StatusProviders
-from koord_numa.cluster.writers.binder import ApiBinder
-from koord_numa.cluster.writers.claim_writer import ApiClaimWriter
-from koord_numa.cluster.writers.pod_group_writer import ApiPodGroupWriter
-from koord_numa.cluster.writers.rebind_writer import ApiRebindWriter
-from koord_numa.cluster.writers.volume_writer import ApiVolumeWriter
+from koord_numa.cluster.serving import DelegatedAuth, HttpServer, Protection, StatusProviders, server_context
+from koord_numa.cluster.writers import ApiBinder, ApiClaimWriter, ApiPodGroupWriter, ApiRebindWriter, ApiVolumeWriter
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.device_moves import DeviceMoves
 from koord_numa.engine.rebind.automatic import AutomaticRebinds, DoubleHoldRepair, FinishedRebinds

@@ -23,8 +23,7 @@ from yarl import URL
 
 from koord_numa import __version__
 from koord_numa.cluster.credentials import Credentials, NoCredentials, Overrides, load_credentials
-from koord_numa.cluster.errors import refusal
-from koord_numa.cluster.resources import Call
+from koord_numa.cluster.resources import Call, refusal
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.ports import ClusterError, Invalid, NotLeader, Unavailable, UnknownOutcome
 from koord_numa.settings import BackoffSettings

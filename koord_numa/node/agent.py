@@ -538,7 +538,7 @@ def metrics_protection(config: AgentConfig, api: NodeApi) -> Protection:
     Raises ``OSError`` for unusable certificates.
     """
     # Imported here, because most agents serve plain HTTP and live in little memory.
-    from koord_numa.cluster.serving.access import DelegatedAuth, Refusal, server_context  # noqa: PLC0415  (see above)
+    from koord_numa.cluster.serving import DelegatedAuth, Refusal, server_context  # noqa: PLC0415  (see above)
     from koord_numa.ports import Unavailable  # noqa: PLC0415  (see above)
 
     async def review(call: Call, document: Mapping[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-    from koord_numa.cluster.serving.access import Refusal
+    from koord_numa.cluster.serving import Refusal
 
 _PREFIX = "koord_numa_node_agent_"
 

@@ -7,7 +7,7 @@ import pytest
 
 from koord_numa.app import informers, kopf_feed
 from koord_numa.app.kopf_feed import UNREADABLE, ContainedParser, KopfParsers, bound_to, own_name
-from koord_numa.cluster.watch.resync import ResyncStore
+from koord_numa.cluster.lister import ResyncStore
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.event_handlers import ContainedHandler

@@ -20,7 +20,7 @@ from typing import Final
 import pytest
 
 from koord_numa.app.runtime import Runtime
-from koord_numa.cluster.watch import resync
+from koord_numa.cluster import lister
 from koord_numa.engine.binding import binding_cycle
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers import triggers as kopf_settings
@@ -63,9 +63,9 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Shorter pauses where they are not settings, and no log lines about what is meant to fail."""
     monkeypatch.setattr(kopf_settings, "FIRST_PAUSES", (0.05, 0.1, 0.2))
     monkeypatch.setattr(kopf_settings, "LAST_PAUSE", 0.4)
-    monkeypatch.setattr(resync, "DEBOUNCE", 0.1)
+    monkeypatch.setattr(lister, "DEBOUNCE", 0.1)
     monkeypatch.setattr(binding_cycle, "ARRIVAL_SECONDS", 2.0)  # the embedded server delays a request by less
-    monkeypatch.setattr(resync, "CLIENT", BackoffSettings(initial=0.1, max=0.5))
+    monkeypatch.setattr(lister, "CLIENT", BackoffSettings(initial=0.1, max=0.5))
     loggers = [getLogger(name) for name in ("kopf", "koord_numa", "kopf.objects", "aiohttp.server")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -10,8 +10,7 @@ from yarl import URL
 from koord_numa.cluster import client
 from koord_numa.cluster.client import Api, Body
 from koord_numa.cluster.credentials import Credentials, NoCredentials, token_file
-from koord_numa.cluster.errors import Expired
-from koord_numa.cluster.resources import NODES, PODS, Call
+from koord_numa.cluster.resources import NODES, PODS, Call, Expired
 from koord_numa.ports import (
     ClusterError,
     Conflict,

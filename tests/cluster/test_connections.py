@@ -10,14 +10,14 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from koord_numa.cluster.serving.access import server_context
-from koord_numa.cluster.serving.http_server import (
+from koord_numa.cluster.serving import (
     LIMITS,
     ConnectionLimits,
     Connections,
     HttpServer,
     Protection,
     StatusProviders,
+    server_context,
 )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.events import EventRecorder
-from koord_numa.cluster.writers.rebind_writer import MOVES_SHOWN, ApiRebindWriter
+from koord_numa.cluster.writers import MOVES_SHOWN, ApiRebindWriter
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.rebind.plan import RebindAnswer, RebindMove, RebindPhase, RebindRequest

@@ -8,8 +8,7 @@ import pytest
 
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, LeaseConflicts, NoElection, Rival
-from koord_numa.cluster.writers.binder import ApiBinder
-from koord_numa.cluster.writers.rebind_writer import ApiRebindWriter
+from koord_numa.cluster.writers import ApiBinder, ApiRebindWriter
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.plan import PodRevision
 from koord_numa.ports import NotLeader, UnknownOutcome

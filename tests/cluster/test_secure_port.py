@@ -11,10 +11,9 @@ from cachetools import TTLCache
 from prometheus_client import CollectorRegistry
 
 from koord_numa.app.runtime import AGENT
+from koord_numa.cluster import serving as access
 from koord_numa.cluster.client import Api, Body
-from koord_numa.cluster.serving import access
-from koord_numa.cluster.serving.access import DelegatedAuth, server_context
-from koord_numa.cluster.serving.http_server import HttpServer, Protection, StatusProviders
+from koord_numa.cluster.serving import DelegatedAuth, HttpServer, Protection, StatusProviders, server_context
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.apiserver.faults import Fault
 
@@ -73,9 +72,7 @@ async def test_a_right_is_needed_for_each_path(tmp_path: Path) -> None:
 async def test_answers_are_cached_and_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     cache = TTLCache
-    monkeypatch.setattr(
-        "koord_numa.cluster.serving.access.TTLCache", lambda size, ttl: cache(size, ttl, timer=lambda: now[0])
-    )
+    monkeypatch.setattr("koord_numa.cluster.serving.TTLCache", lambda size, ttl: cache(size, ttl, timer=lambda: now[0]))
     async with serving(tmp_path) as (server, url):
         assert (await status(f"{url}/metrics", EVE))[0] == 200
         server.faults.add(Fault(verb="get", resource="/metrics", status=403))

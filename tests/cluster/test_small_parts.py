@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from koord_numa.app.tasks import LoopLag
 from koord_numa.cluster.client import Backoff
-from koord_numa.cluster.serving.http_server import HttpServer, StatusProviders
+from koord_numa.cluster.serving import HttpServer, StatusProviders
 from koord_numa.settings import BackoffSettings
 from tests.cluster.objects import PATIENCE
 

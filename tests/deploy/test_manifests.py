@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from koord_numa.app.api import PATHS
-from koord_numa.cluster.serving.access import OPEN_PATHS
+from koord_numa.cluster.serving import OPEN_PATHS
 from koord_numa.settings import Settings, load_settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

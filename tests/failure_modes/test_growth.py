@@ -45,7 +45,7 @@ BOUNDED = {"engine._node_table.pods._counts_by_anchor._by_anchor": REMEMBERED_CO
 KEYED_BY_TYPES = {
     "koord_numa.core.cel.compiler._row",
     "koord_numa.core.value_objects._constructor",
-    "koord_numa.settings.document._known_keys",
+    "koord_numa.settings._known_keys",
 }
 PROGRAMS = ("koord_numa.cli", "koord_numa.view", "koord_numa.sandbox", "koord_numa.node")
 """Packages that are not part of the scheduler."""

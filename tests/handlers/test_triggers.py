@@ -8,8 +8,7 @@ import kopf
 import pytest
 
 from koord_numa.app.informers import Callbacks
-from koord_numa.cluster.watch.lister import PlainParser
-from koord_numa.cluster.watch.resync import ResyncStore
+from koord_numa.cluster.lister import PlainParser, ResyncStore
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.rebind.plan import RebindRequest

@@ -10,9 +10,9 @@ import orjson
 
 from koord_numa.app.informers import Callbacks
 from koord_numa.app.runtime import Options, Runtime
+from koord_numa.cluster.informer import Informer
+from koord_numa.cluster.lister import ListedKind
 from koord_numa.cluster.resources import PODS, REBINDS
-from koord_numa.cluster.watch.informer import Informer
-from koord_numa.cluster.watch.lister import ListedKind
 from koord_numa.core.state.ledger import Ledger, holding_of
 from koord_numa.handlers.triggers import waiting_pods
 from koord_numa.sandbox.apiserver import ApiServer

@@ -17,9 +17,8 @@ import click
 import orjson
 
 from koord_numa.cli.cluster.access import Access
-from koord_numa.cluster.blocking import METADATA, BlockingApi
+from koord_numa.cluster.blocking import METADATA, BlockingApi, PodConnection
 from koord_numa.cluster.credentials import NoCredentials
-from koord_numa.cluster.port_forward import PodConnection
 from koord_numa.cluster.resources import LEASES, PODS, Call
 from koord_numa.ports import ClusterError, Gone
 from koord_numa.wire.names import DEFAULT_PORT

@@ -10,8 +10,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from koord_numa.core.claims.cpus import CAPACITY, DRIVER
-from koord_numa.settings import DEFAULT_SCHEDULER
 from koord_numa.wire import names
+from koord_numa.wire.names import DEFAULT_SCHEDULER
 
 Json = dict[str, Any]
 

@@ -14,9 +14,8 @@ from click.testing import CliRunner, Result
 
 from koord_numa.app.runtime import Runtime
 from koord_numa.cli import main
-from koord_numa.cluster.blocking import BlockingApi
+from koord_numa.cluster.blocking import BlockingApi, PodConnection
 from koord_numa.cluster.credentials import load_credentials
-from koord_numa.cluster.port_forward import PodConnection
 from koord_numa.ports import Forbidden, Gone
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from koord_numa.wire.names import DEFAULT_PORT

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.watch.informer import BREATH, PORTION, BatchedChunks, in_batches
+from koord_numa.cluster.informer import BREATH, PORTION, BatchedChunks, in_batches
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions
 
 PAUSE = 1e6

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from koord_numa.cluster.client import Api
+from koord_numa.cluster.informer import Informer, InformerTimeouts
+from koord_numa.cluster.lister import ListedKind, list_all
 from koord_numa.cluster.resources import PODS, REBINDS, TAINT_RULES, Resource
-from koord_numa.cluster.watch.informer import Informer, InformerTimeouts
-from koord_numa.cluster.watch.lister import ListedKind, list_all
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from koord_numa.wire import raw_json
 from koord_numa.wire.errors import WireError
@@ -74,7 +74,7 @@ async def test_an_empty_list_is_complete_too(api: Api) -> None:
 
 
 async def test_long_lists_come_in_pages(server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koord_numa.cluster.watch.lister.PAGE", 3)
+    monkeypatch.setattr("koord_numa.cluster.lister.PAGE", 3)
     for number in range(8):
         server.store.create(pod(f"p{number}"))
     async with mirror_of(api) as watched:

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from koord_numa.cluster.client import Api
+from koord_numa.cluster.informer import Informer
+from koord_numa.cluster.lister import ListedKind
 from koord_numa.cluster.resources import PODS, Call
-from koord_numa.cluster.watch.informer import Informer
-from koord_numa.cluster.watch.lister import ListedKind
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from koord_numa.wire.errors import FieldPath
 from tests.cluster.objects import pod, until

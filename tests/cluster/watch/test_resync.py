@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.cluster.watch import resync as resync_module
-from koord_numa.cluster.watch.resync import Resync, ResyncStore
+from koord_numa.cluster import lister as resync_module
+from koord_numa.cluster.lister import Resync, ResyncStore
 from koord_numa.ports import DELETED, Forbidden, Unavailable
 from koord_numa.settings import BackoffSettings
 from tests.cluster.objects import until

@@ -3,8 +3,8 @@
 import pytest
 
 from koord_numa.cluster.client import decoded
+from koord_numa.cluster.lister import unread_event, unread_page
 from koord_numa.cluster.resources import PODS, Call
-from koord_numa.cluster.watch.lister import unread_event, unread_page
 from koord_numa.ports import Invalid
 from koord_numa.wire.raw_json import UnreadObject
 

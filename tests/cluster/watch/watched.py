@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from koord_numa.cluster.client import Api
+from koord_numa.cluster.informer import Informer, InformerTimeouts
+from koord_numa.cluster.lister import ListedKind
 from koord_numa.cluster.resources import PODS, Resource
-from koord_numa.cluster.watch.informer import Informer, InformerTimeouts
-from koord_numa.cluster.watch.lister import ListedKind
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions
 from koord_numa.settings import BackoffSettings
 from tests.cluster.objects import until

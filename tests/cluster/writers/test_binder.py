@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.app.runtime import AGENT
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.writers.binder import ApiBinder, valid_key
+from koord_numa.cluster.writers import ApiBinder, valid_key
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.value_objects import replace
 from koord_numa.ports import Conflict, Forbidden, Gone, Invalid, Unavailable, UnknownOutcome

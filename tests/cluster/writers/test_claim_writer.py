@@ -3,7 +3,7 @@
 import pytest
 
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.writers.claim_writer import ApiClaimWriter
+from koord_numa.cluster.writers import ApiClaimWriter
 from koord_numa.core.claims.allocation import Allocation, DeviceResult
 from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.claims.resource_claim import ResourceClaim

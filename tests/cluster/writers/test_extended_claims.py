@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.cluster.client import Api, Body
 from koord_numa.cluster.resources import Call
-from koord_numa.cluster.writers.claim_writer import ApiClaimWriter
+from koord_numa.cluster.writers import ApiClaimWriter
 from koord_numa.core.claims.allocation import Allocation, DeviceResult
 from koord_numa.core.claims.claim import DeviceRequest, DeviceRequirements
 from koord_numa.core.claims.extended_resources import RequestMapping

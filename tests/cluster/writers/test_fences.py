@@ -7,8 +7,7 @@ import pytest
 
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.resources import WRITES
-from koord_numa.cluster.writers.binder import ApiBinder
-from koord_numa.cluster.writers.rebind_writer import ApiRebindWriter
+from koord_numa.cluster.writers import ApiBinder, ApiRebindWriter
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.rebind.plan import RebindAnswer, RebindPhase, RebindRequest
 from koord_numa.ports import NotLeader

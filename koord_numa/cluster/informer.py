@@ -21,9 +21,8 @@ import orjson
 from aiohttp.client_middlewares import ClientHandlerType, ClientMiddlewareType
 
 from koord_numa.cluster.client import CLIENT, Api, Backoff, decoded
-from koord_numa.cluster.errors import Expired, refusal
-from koord_numa.cluster.resources import Call
-from koord_numa.cluster.watch.lister import SLICE, ListedKind, list_all, unread_event
+from koord_numa.cluster.lister import SLICE, ListedKind, list_all, unread_event
+from koord_numa.cluster.resources import Call, Expired, refusal
 from koord_numa.ports import Clock, ClusterError, EventHandler, Gone, Unavailable
 from koord_numa.settings import BackoffSettings
 from koord_numa.wire.raw_json import UnreadObject

@@ -1,1 +1,0 @@
-"""The served port: TLS, delegated authentication and authorization."""

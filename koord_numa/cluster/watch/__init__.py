@@ -1,1 +1,0 @@
-"""List and watch: informers, listers, and the resync of resources that Kopf watches."""

@@ -1,1 +1,0 @@
-"""The writers of the engine's ports."""
