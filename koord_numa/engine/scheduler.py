@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
+from koord_numa.core.objects.constraints import PodTerm
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.scheduling.filters import ScoredPlacement, choose
@@ -53,7 +54,7 @@ from koord_numa.engine.object_events import (
 from koord_numa.engine.preemption.executor import Executor
 from koord_numa.engine.queue.cluster_events import FREES_NOTHING, ClusterEvent
 from koord_numa.engine.queue.nominator import Nominator
-from koord_numa.engine.queue.pending_pod import RequestClass, RequestClasses
+from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass, RequestClasses
 from koord_numa.engine.queue.queueing_hints import NodeChange, wake
 from koord_numa.engine.queue.scheduling_queue import QueueNumbers, SchedulingQueue
 from koord_numa.engine.ranking.node_table import NodeTable
@@ -166,10 +167,10 @@ class Scheduler:
         self.claims.enabled = settings.dynamic_resources is not DynamicResources.OFF
         pod_groups = PodGroups(enabled=settings.pod_groups is not PodGroupSupport.OFF)
         resolver = PodClaimResolver(self.claims, pod_groups)
-        self.workloads = WorkloadLister(lambda terms: self.handlers.pending_pods.reclassify(terms))  # noqa: PLW0108  (made later)
+        self.workloads = WorkloadLister(self._on_workloads)
         self.classes = RequestClasses(settings, self.cache.index, resolver.of, self.workloads.selector_for)
         self.queue = SchedulingQueue(settings, dependencies.random)
-        self._conditions = PodConditions(dependencies, lambda pending: self.preemption.will_write(pending))  # noqa: PLW0108  (made later)
+        self._conditions = PodConditions(dependencies, self._will_write)
         self.handle = Handle(
             settings=settings,
             dependencies=dependencies,
@@ -200,9 +201,7 @@ class Scheduler:
         self.preemption = Executor(self.handle)
         self._deallocation = Deallocation.through(dependencies, self.claims, resolver, self.cache.pods)
         self.loop = SchedulingLoop(self.handle, self.groups, self._after_unschedulable, self._after_group_refused)
-        self.assumed_pods = AssumedPods(
-            self.handle, self._node_table, self._node_backoff, lambda pod: self.handlers.bound_pods.observe(None, pod)
-        )
+        self.assumed_pods = AssumedPods(self.handle, self._node_table, self._node_backoff, self._on_found_pod)
         self.handlers = self._event_handlers()
         reads_devices = settings.device_objects is not DeviceObjectSupport.OFF
         needed = {Source.WORKLOADS: settings.needs_workloads, Source.DEVICES: reads_devices}
@@ -399,6 +398,15 @@ class Scheduler:
     def _on_volumes(self) -> None:
         self.queue.wake(ClusterEvent.VOLUME_CHANGED, self.dependencies.clock())
         self.loop.kick()
+
+    def _on_workloads(self, terms: tuple[PodTerm, ...]) -> None:
+        self.handlers.pending_pods.reclassify(terms)
+
+    def _on_found_pod(self, pod: Pod) -> None:
+        self.handlers.bound_pods.observe(None, pod)
+
+    def _will_write(self, pending: PendingPod) -> bool:
+        return self.preemption.will_write(pending)
 
     def _on_namespaces(self) -> None:
         self.handlers.pending_pods.reclassify_by_news()
