@@ -15,7 +15,7 @@ from bench.figure import Figure, NotMeasurableError
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.vocabulary import KubeletPolicy
-from koord_numa.node.inputs.api_client import ApiAccess, NodeApi
+from koord_numa.node.api_client import ApiAccess, NodeApi
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.bundled import definitions
 from koord_numa.sandbox.machines import Fleet, NodeDescription, NodeServices, Shape, Style
@@ -42,8 +42,8 @@ _AGENT: Final = """
 import asyncio, sys
 from pathlib import Path
 from koord_numa.node.agent import Agent
-from koord_numa.node.agent_config import AgentConfig
-from koord_numa.node.inputs.api_client import ApiAccess, NodeApi
+from koord_numa.node.publisher import AgentConfig
+from koord_numa.node.api_client import ApiAccess, NodeApi
 async def main(url, sysfs, cgroups, config, podresources, cri, nri, root, proc, state, apply):
     config = AgentConfig(node="n0", sysfs=Path(sysfs), cgroups=Path(cgroups), kubelet_config=Path(config),
                          podresources=Path(podresources), cri_socket=Path(cri), nri_socket=Path(nri), root_dir=Path(root),

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from bench.figure import Figure, NotMeasurableError
-from koord_numa.node.inputs.pods import NodePods
 from koord_numa.node.nri_plugin import NriPlugin, PinningPlan
+from koord_numa.node.pods import NodePods
 from koord_numa.node.sysfs import read_host
 from koord_numa.sandbox.machines import Shape
 from koord_numa.sandbox.machines.hardware.sysfs_tree import write_sysfs

@@ -14,26 +14,35 @@ from typing import Any, Final
 from koord_numa.cluster.resources import Call
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.node import applier
-from koord_numa.node.agent_config import AgentConfig
-from koord_numa.node.decided import DecidedPod
+from koord_numa.node.api_client import NodeApi, NodeApiError, ReservedByNode, read_reservation
+from koord_numa.node.applier import IsolationPlan, isolation_plan, refused_plan
 from koord_numa.node.device_object import DeviceSource
-from koord_numa.node.events import conflict_event, isolation_event, mismatch_event
-from koord_numa.node.inputs.api_client import NodeApi, NodeApiError
-from koord_numa.node.inputs.cgroups import CgroupError, Cgroups
-from koord_numa.node.inputs.kubelet_config import KubeletOptions
-from koord_numa.node.inputs.kubelet_files import KubeletFolder
-from koord_numa.node.inputs.pods import NodePods
-from koord_numa.node.inputs.rpc import PodResourcesClient, RpcError, RuntimeClient
-from koord_numa.node.inputs.sources import FolderWatch, HostSource, KubeletSource, ResourcesSource
 from koord_numa.node.interrupts import Interrupts, Steering
-from koord_numa.node.isolation import IsolationPlan, isolation_plan, refused_plan
-from koord_numa.node.kubelet_reader import KubeletReader, KubeletReading
+from koord_numa.node.kubelet_files import KubeletFolder, KubeletOptions
+from koord_numa.node.kubelet_reader import (
+    FolderWatch,
+    HostSource,
+    KubeletReader,
+    KubeletReading,
+    KubeletSource,
+    ResourcesSource,
+)
 from koord_numa.node.kubelet_state import with_evidence
 from koord_numa.node.metrics import AgentMetrics, Protection
-from koord_numa.node.node_object import ReservedByNode, read_reservation
 from koord_numa.node.nri_plugin import NriPlugin, PinningPlan
-from koord_numa.node.observer import Observation, Observer, told
-from koord_numa.node.publisher import DevicePublisher, Publisher
+from koord_numa.node.observer import (
+    CgroupError,
+    Cgroups,
+    Observation,
+    Observer,
+    conflict_event,
+    isolation_event,
+    mismatch_event,
+    told,
+)
+from koord_numa.node.podresources import PodResourcesClient, RpcError, RuntimeClient
+from koord_numa.node.pods import DecidedPod, NodePods
+from koord_numa.node.publisher import AgentConfig, DevicePublisher, Publisher
 from koord_numa.node.sysfs import Host
 from koord_numa.node.topology_object import NodeCpuOwner, NodeFacts, cpu_owner
 

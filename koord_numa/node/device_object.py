@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 from koord_numa.core.objects.devices import GPU, RDMA, DeviceKey
-from koord_numa.node.inputs.podresources import PodResources
+from koord_numa.node.podresources import PodResources
 from koord_numa.node.sysfs import DEVICES, Host, PciDevice, Sysfs, SysfsError
 from koord_numa.wire import names
 

@@ -20,10 +20,9 @@ from koord_numa.core.objects.node import (
     NumaMemory,
 )
 from koord_numa.core.value_objects import replace
-from koord_numa.node.bound_pod import BoundPod
-from koord_numa.node.inputs.kubelet_config import KubeletOptions
-from koord_numa.node.inputs.kubelet_files import STATIC_CPUS, STATIC_MEMORY, CpuFile, KubeletFiles, MemoryFile
-from koord_numa.node.inputs.podresources import HeldResources, PodHoldings, PodResources
+from koord_numa.node.kubelet_files import STATIC_CPUS, STATIC_MEMORY, CpuFile, KubeletFiles, KubeletOptions, MemoryFile
+from koord_numa.node.podresources import HeldResources, PodHoldings, PodResources
+from koord_numa.node.pods import BoundPod
 from koord_numa.node.sysfs import Host
 
 NO_CPUS = CpuFile(policy="none")

@@ -17,10 +17,10 @@ import orjson
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.node import KubeletCheckpoint
 from koord_numa.core.resources import CPU, MEMORY, MILLI, format_amount
-from koord_numa.node.decided import DecidedPod
-from koord_numa.node.inputs.kubelet_config import KubeletConfigError, KubeletOptions
-from koord_numa.node.inputs.podresources import PodResources
-from koord_numa.node.isolation import isolation_plan
+from koord_numa.node.applier import isolation_plan
+from koord_numa.node.kubelet_files import KubeletConfigError, KubeletOptions
+from koord_numa.node.podresources import PodResources
+from koord_numa.node.pods import DecidedPod
 from koord_numa.node.sysfs import Host, HostNuma
 from koord_numa.wire import names
 from koord_numa.wire.node.kubelet_state import kubelet_state_text

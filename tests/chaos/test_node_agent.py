@@ -43,8 +43,8 @@ AGENT: Final = """
 import asyncio, logging, sys
 from pathlib import Path
 from koord_numa.node.agent import Agent
-from koord_numa.node.agent_config import AgentConfig
-from koord_numa.node.inputs.api_client import ApiAccess, NodeApi
+from koord_numa.node.publisher import AgentConfig
+from koord_numa.node.api_client import ApiAccess, NodeApi
 async def main(url, **paths):
     paths = {name: Path(path) for name, path in paths.items()}
     async with NodeApi(ApiAccess(url)) as api:

@@ -8,8 +8,8 @@ from typing import Any
 
 from koord_numa.core.value_objects import replace
 from koord_numa.node.agent import Agent
-from koord_numa.node.agent_config import AgentConfig
-from koord_numa.node.inputs.api_client import ApiAccess, NodeApi
+from koord_numa.node.api_client import ApiAccess, NodeApi
+from koord_numa.node.publisher import AgentConfig
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines.agents.node_services import NodeServices
 from koord_numa.sandbox.machines.fleet import Fleet

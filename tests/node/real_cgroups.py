@@ -12,7 +12,7 @@ from typing import Any
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.node.agent import Agent
-from koord_numa.node.inputs.cgroups import ROOT
+from koord_numa.node.observer import ROOT
 from koord_numa.sandbox.machines.agents.node_services import ContainerCgroups
 from koord_numa.sandbox.machines.hardware.description import NodeDescription, Shape
 from koord_numa.sandbox.machines.pod_status import container_id

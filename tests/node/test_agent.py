@@ -10,10 +10,10 @@ from aiohttp import ClientSession
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.node.agent import Agent, metrics_protection
-from koord_numa.node.agent_config import AgentConfig
-from koord_numa.node.inputs.api_client import ApiAccess, NodeApi
+from koord_numa.node.api_client import ApiAccess, NodeApi
 from koord_numa.node.metrics import AgentMetrics
 from koord_numa.node.observer import GRACE
+from koord_numa.node.publisher import AgentConfig
 from koord_numa.sandbox.apiserver import ApiServer, Fault
 from koord_numa.sandbox.machines.pod_status import container_id
 from koord_numa.wire import names, parse_topology

@@ -9,9 +9,9 @@ import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.node.agent import Agent
-from koord_numa.node.agent_config import AgentConfig
 from koord_numa.node.applier import wanted
-from koord_numa.node.decided import DecidedContainer, DecidedPod
+from koord_numa.node.pods import DecidedContainer, DecidedPod
+from koord_numa.node.publisher import AgentConfig
 from koord_numa.sandbox.machines.pod_status import container_id
 from koord_numa.wire import names
 from tests.node.descriptions import PLAIN, STATIC, effective

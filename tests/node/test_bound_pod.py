@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 
-from koord_numa.node.bound_pod import bound_pod
+from koord_numa.node.pods import bound_pod
 
 WHOLE: Final = {"name": "c", "resources": {"limits": {"cpu": "2", "memory": "1Gi"}}}
 PART: Final = {"name": "p", "resources": {"limits": {"cpu": "1500m", "memory": "1Gi"}}}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.node.decided import DecidedPod, decided_pod
+from koord_numa.node.pods import DecidedPod, decided_pod
 from koord_numa.wire import names
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.node.agent import INTERRUPT_INTERVAL, Agent
-from koord_numa.node.decided import DecidedPod
-from koord_numa.node.isolation import isolation_plan
+from koord_numa.node.applier import isolation_plan
+from koord_numa.node.pods import DecidedPod
 from koord_numa.node.sysfs import read_host
 from koord_numa.sandbox.machines.hardware.sysfs_tree import write_sysfs
 from koord_numa.wire import names

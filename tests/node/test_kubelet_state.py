@@ -15,10 +15,7 @@ from koord_numa.core.objects.node import (
     NumaMemory,
 )
 from koord_numa.core.value_objects import replace
-from koord_numa.node.bound_pod import BoundPod
-from koord_numa.node.inputs.kubelet_config import KubeletOptions, kubelet_options
-from koord_numa.node.inputs.kubelet_files import CpuFile, KubeletFiles, MemoryFile
-from koord_numa.node.inputs.podresources import HeldResources, PodHoldings, PodResources
+from koord_numa.node.kubelet_files import CpuFile, KubeletFiles, KubeletOptions, MemoryFile, kubelet_options
 from koord_numa.node.kubelet_state import (
     Contradiction,
     Evidence,
@@ -31,6 +28,8 @@ from koord_numa.node.kubelet_state import (
     is_same_state,
     with_evidence,
 )
+from koord_numa.node.podresources import HeldResources, PodHoldings, PodResources
+from koord_numa.node.pods import BoundPod
 from koord_numa.node.sysfs import Host, HostCpu, HostNuma
 
 GIB: Final = 2**30

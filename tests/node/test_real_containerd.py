@@ -23,9 +23,9 @@ import pytest
 from grpc import aio
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.node.inputs.pods import NodePods
-from koord_numa.node.inputs.rpc import RuntimeClient
 from koord_numa.node.nri_plugin import NriPlugin, PinningPlan
+from koord_numa.node.podresources import RuntimeClient
+from koord_numa.node.pods import NodePods
 from koord_numa.node.sysfs import read_host
 from koord_numa.wire import names
 

@@ -14,7 +14,7 @@ from koord_numa.cli.cluster.access import outer
 from koord_numa.cli.parameters import Documented
 
 if TYPE_CHECKING:
-    from koord_numa.node.agent_config import AgentConfig
+    from koord_numa.node.publisher import AgentConfig
 
 OWNERS: Final = ("auto", "scheduler", "kubelet")
 PUBLISH: Final = ("auto", "all", "options")
@@ -123,7 +123,7 @@ def command(**options: Any) -> None:
 def _printed(options: dict[str, Any]) -> str:
     import yaml
 
-    from koord_numa.node.inputs.kubelet_config import KubeletConfigError, read_kubelet_config
+    from koord_numa.node.kubelet_files import KubeletConfigError, read_kubelet_config
     from koord_numa.node.sysfs import SysfsError, read_host
     from koord_numa.node.topology_object import NodeFacts, cpu_owner, fresh_resources, topology_object
 
@@ -150,9 +150,8 @@ def _run(options: dict[str, Any]) -> None:
     import asyncio
 
     from koord_numa.node.agent import ApplyRefused
-    from koord_numa.node.agent_config import AgentConfig
-    from koord_numa.node.inputs.api_client import NodeApiError
-    from koord_numa.node.publisher import Publish
+    from koord_numa.node.api_client import NodeApiError
+    from koord_numa.node.publisher import AgentConfig, Publish
 
     config = AgentConfig(
         node=options["node_name"],
@@ -191,7 +190,7 @@ async def _main(config: "AgentConfig", kubeconfig: Path | None, *, release: bool
     import signal
 
     from koord_numa.node.agent import Agent
-    from koord_numa.node.inputs.api_client import NodeApi, from_kubeconfig, in_cluster
+    from koord_numa.node.api_client import NodeApi, from_kubeconfig, in_cluster
 
     access = await from_kubeconfig(kubeconfig) if kubeconfig else in_cluster(os.environ)
     async with NodeApi(access) as api:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from koord_numa.node.agent import Agent
-from koord_numa.node.agent_config import AgentConfig
-from koord_numa.node.inputs.api_client import ApiAccess, NodeApi
+from koord_numa.node.api_client import ApiAccess, NodeApi
+from koord_numa.node.publisher import AgentConfig
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.bundled import definitions
 from koord_numa.sandbox.devices import SimulatedDevices

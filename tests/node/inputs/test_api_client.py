@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from koord_numa.node.inputs.api_client import PAGE, READ_BUFFER, ApiAccess, NodeApi, NodeApiError
-from koord_numa.node.inputs.pods import NodePods
+from koord_numa.node.api_client import PAGE, READ_BUFFER, ApiAccess, NodeApi, NodeApiError
+from koord_numa.node.pods import NodePods
 from koord_numa.sandbox.apiserver import ApiServer
 from tests.sandbox.machines.pods import bind, create
 
@@ -95,6 +95,6 @@ def test_a_token_that_cannot_be_read_for_a_moment_stays_in_use(tmp_path: Path, m
             await runner.cleanup()
 
     token = tmp_path / "token"
-    monkeypatch.setattr("koord_numa.node.inputs.api_client.TOKEN_LIFE", -1.0)
+    monkeypatch.setattr("koord_numa.node.api_client.TOKEN_LIFE", -1.0)
     asyncio.run(ask())
     assert seen == ["Bearer first", "Bearer first", "Bearer second"]

@@ -11,9 +11,8 @@ import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.node.applier import CgroupRuntime, ContainerTarget, apply
-from koord_numa.node.decided import DecidedContainer, DecidedPod
-from koord_numa.node.inputs.cgroups import CgroupError, Cgroups
-from koord_numa.node.observer import GRACE, Observer
+from koord_numa.node.observer import GRACE, CgroupError, Cgroups, Observer
+from koord_numa.node.pods import DecidedContainer, DecidedPod
 
 ID = "0123456789abcdef" * 4
 MOUNT = Path("/sys/fs/cgroup")

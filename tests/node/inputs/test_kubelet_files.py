@@ -8,8 +8,8 @@ import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import HeldMemory, MemoryAmounts, NumaMemory
-from koord_numa.node.inputs import kubelet_files
-from koord_numa.node.inputs.kubelet_files import KubeletFilesError, KubeletFolder
+from koord_numa.node import kubelet_files
+from koord_numa.node.kubelet_files import KubeletFilesError, KubeletFolder
 from tests.conformance.vectors import folder
 
 RECORDED: Final = folder() / "kubelet-state"

@@ -8,8 +8,8 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from koord_numa.core.cpuset import MAX_CPU, CpuSet
-from koord_numa.node.inputs.kubelet_config import KubeletOptions
-from koord_numa.node.inputs.podresources import PodResourcesError, read_resources
+from koord_numa.node.kubelet_files import KubeletOptions
+from koord_numa.node.podresources import PodResourcesError, read_resources
 from koord_numa.node.sysfs import read_host
 from koord_numa.node.topology_object import NodeCpuOwner, NodeFacts, topology_object
 from koord_numa.sandbox.machines.hardware.description import GIB, Shape

@@ -1,9 +1,4 @@
-"""
-A small client of the API server on aiohttp alone: a full client would double the agent's memory.
-
-In a cluster, the token and certificate of the service account are used, and the token file is read periodically. A
-kubeconfig is for tests by hand: it is parsed by kubernetes-asyncio, which is imported only then.
-"""
+"""A small client of the API server on aiohttp alone, and the Node of the agent."""
 
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -15,6 +10,15 @@ from typing import Any, Final, Self
 import aiohttp
 import orjson
 from aiohttp.http_exceptions import HttpProcessingError
+
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.vocabulary import isolation_words
+from koord_numa.wire import names
+
+# A small client of the API server on aiohttp alone: a full client would double the agent's memory.
+#
+# In a cluster, the token and certificate of the service account are used, and the token file is read periodically. A
+# kubeconfig is for tests by hand: it is parsed by kubernetes-asyncio, which is imported only then.
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_LIFE: Final = 60.0
@@ -201,3 +205,32 @@ def _message(text: bytes) -> str:
         return str(orjson.loads(text)["message"])[:500]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return text[:300].decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedByNode:
+    """
+    The Node's UID, the CPUs of ``node.koordinator.sh/reservation``, and the text that koordlet would repeat on the NRT.
+
+    ``isolation`` are the words of the label ``cpu-isolation``, which apply to all pods with a cpuset.
+    """
+
+    uid: str = ""
+    cpus: CpuSet = EMPTY
+    text: str = "{}"
+    isolation: frozenset[str] = frozenset()
+
+
+def read_reservation(node: Mapping[str, Any] | None) -> ReservedByNode:
+    """Parse the reservation of a Node. A malformed one reserves nothing, as in Koordinator."""
+    metadata = (node or {}).get("metadata") or {}
+    uid = str(metadata.get("uid", ""))
+    text = (metadata.get("annotations") or {}).get(names.RESERVATION)
+    try:
+        cpus = CpuSet.parse((orjson.loads(text) or {}).get("reservedCPUs") or "") if text else EMPTY
+    except (ValueError, TypeError, AttributeError):
+        cpus = EMPTY
+    # Built from parsed values: a malformed text of the Node is not repeated on the topology.
+    text = orjson.dumps({"reservedCPUs": str(cpus)}).decode() if cpus else "{}"
+    words = isolation_words((metadata.get("labels") or {}).get(names.NODE_CPU_ISOLATION, ""))
+    return ReservedByNode(uid, cpus, text, words)

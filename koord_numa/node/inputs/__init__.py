@@ -1,1 +1,0 @@
-"""The inputs of the agent: the kubelet, its pods and their cgroups, the API server."""
