@@ -13,7 +13,7 @@ import orjson
 from aiohttp import web
 
 from bench.figure import Figure, NotMeasurableError
-from koord_numa.view.documents.cluster import cluster_document
+from koord_numa.view.documents import cluster_document
 from koord_numa.view.page import served_page
 
 NODES: Final = 5000

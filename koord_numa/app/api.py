@@ -23,22 +23,34 @@ from koord_numa.engine.metrics import Result
 from koord_numa.engine.queue.pending_pod import RequestClass
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.advice import Remedy, advise, plan_in_thread
-from koord_numa.view.documents import API_VERSION, Document, document
-from koord_numa.view.documents.claims import node_claims, wanted_claims
-from koord_numa.view.documents.cluster import (
+from koord_numa.view.documents import (
+    API_VERSION,
+    Document,
     cluster_document,
+    document,
+    drawing_of,
     free_cpus,
     largest_cpus,
     move_entry,
+    node_claims,
+    node_document,
     node_entry,
     summary,
+    unused_cpus,
+    wanted_claims,
+    with_claimed_cpus,
 )
-from koord_numa.view.documents.node import drawing_of, node_document, unused_cpus, with_claimed_cpus
-from koord_numa.view.documents.waiting import SHAPES, WaitingShape, decisions_document, shape_entry, waiting_document
-from koord_numa.view.groups import WaitingGroups
+from koord_numa.view.drawing import svg
 from koord_numa.view.page import served_page
-from koord_numa.view.svg import svg
 from koord_numa.view.text import asked, natural, policies
+from koord_numa.view.waiting import (
+    SHAPES,
+    WaitingGroups,
+    WaitingShape,
+    decisions_document,
+    shape_entry,
+    waiting_document,
+)
 
 BATCH: Final = 5
 """Entries built before other tasks get their turn: about 2 ms."""

@@ -16,7 +16,7 @@ from koord_numa.app.debug import pod_dump
 from koord_numa.core.gangs.model import GangSpec, TopologyLevel
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.gangs.group_report import dry_run_group
-from koord_numa.view.groups import WaitingGroups, advise_group
+from koord_numa.view.waiting import WaitingGroups, advise_group
 from tests.cli.small import ask, pod, small_cluster
 from tests.engine.gangs.test_groups import KEY, group, members
 from tests.engine.world import World, bound, make_node, make_pod, make_world

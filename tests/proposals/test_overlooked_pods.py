@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.view.documents.cluster import node_entry
+from koord_numa.view.documents import node_entry
 from koord_numa.wire.pod.pods import parse_pod
 from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, kubelet_nrt, node, pod, zone
 

@@ -3,7 +3,7 @@
 import pytest
 
 from koord_numa.view.advice import advise, plan_here
-from koord_numa.view.documents.cluster import node_entry
+from koord_numa.view.documents import node_entry
 from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, node, pod
 
 POOLS: Json = {

@@ -18,7 +18,7 @@ from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import NumaPolicy
 from koord_numa.core.value_objects import replace
 from koord_numa.view.advice import advise
-from koord_numa.view.documents.devices_by_id import devices_by_id, groups_text, switch_rows
+from koord_numa.view.documents import devices_by_id, groups_text, switch_rows
 from tests.core.devices.rack import held, inventory, request
 from tests.engine.world import World, make_node, make_pod, make_topology, make_world
 

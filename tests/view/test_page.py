@@ -11,8 +11,7 @@ from playwright.async_api import Page, Route, expect
 
 from koord_numa.app.runtime import Runtime
 from koord_numa.engine.device_moves import DeviceMove
-from koord_numa.view.documents.cluster import cluster_document, node_entry
-from koord_numa.view.documents.node import node_document
+from koord_numa.view.documents import cluster_document, node_document, node_entry
 from koord_numa.view.page import written_page
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, World, pinned, world

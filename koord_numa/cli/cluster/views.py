@@ -12,13 +12,9 @@ from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.engine.device_moves import MAX_MOVES, find_moves
 from koord_numa.engine.queue.pending_pod import RequestClass
 from koord_numa.view.advice import Remedy, advise
-from koord_numa.view.documents import Document, document
-from koord_numa.view.documents.claims import wanted_claims
-from koord_numa.view.documents.cluster import cluster_document, node_entry
-from koord_numa.view.documents.node import node_document
-from koord_numa.view.documents.waiting import WaitingShape, shape_entry, waiting_document
-from koord_numa.view.groups import WaitingGroup, advise_group, group_entry
+from koord_numa.view.documents import Document, cluster_document, document, node_document, node_entry, wanted_claims
 from koord_numa.view.text import asked, policies
+from koord_numa.view.waiting import WaitingGroup, WaitingShape, advise_group, group_entry, shape_entry, waiting_document
 
 
 def node_entries(snapshot: Snapshot, selects: Selects = lambda _: True) -> list[Document]:

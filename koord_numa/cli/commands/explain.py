@@ -196,7 +196,7 @@ def _found(snapshot: "Snapshot", question: Question) -> "Pod":
 def _bound(pod: "Pod", snapshot: "Snapshot") -> Iterator[str]:
     from koord_numa.cli.render.nodes import claim_rows
     from koord_numa.core.kubelet.view import KubeletView
-    from koord_numa.view.documents.claims import node_claims
+    from koord_numa.view.documents import node_claims
     from koord_numa.view.text import NONE, numa_text
 
     yield f"  is bound to {pod.node}, phase {pod.phase}{': ' + pod.reason if pod.reason else ''}"

@@ -63,9 +63,8 @@ def _report(access: Access, names: tuple[str, ...]) -> Lines:
 
 
 def _draw(snapshot: "Snapshot", name: str) -> None:
-    from koord_numa.view.documents.claims import node_claims
-    from koord_numa.view.documents.node import drawing_of, unused_cpus, with_claimed_cpus
-    from koord_numa.view.svg import svg
+    from koord_numa.view.documents import drawing_of, node_claims, unused_cpus, with_claimed_cpus
+    from koord_numa.view.drawing import svg
 
     seen, info = _seen(snapshot, name), snapshot.scheduler.cache.nodes[name]
     claims = node_claims(snapshot.scheduler.claims, info)

@@ -25,8 +25,8 @@ def command(output: Path, access: Access) -> None:
     """Write one HTML file with the cluster, every node and every pod that waits; it needs no network and no scheduler."""
     from koord_numa.cli.cluster.views import cluster_view, node_view, waiting_view
     from koord_numa.cli.render.output import now
-    from koord_numa.view.documents.waiting import decisions_document
     from koord_numa.view.page import written_page
+    from koord_numa.view.waiting import decisions_document
 
     snapshot = access.snapshot()
     documents = {

@@ -19,10 +19,19 @@ from koord_numa.core.state.ledger import Holding
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_free import NumaUsage, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.view.documents.claims import HeldClaim, claim_entries, node_claims, published_devices
-from koord_numa.view.documents.cluster import node_entry
-from koord_numa.view.documents.devices_by_id import devices_by_id, groups_text, switch_rows
-from koord_numa.view.documents.node import claim_holders, unused_cpus, with_claimed_cpus
+from koord_numa.view.documents import (
+    HeldClaim,
+    claim_entries,
+    claim_holders,
+    devices_by_id,
+    groups_text,
+    node_claims,
+    node_entry,
+    published_devices,
+    switch_rows,
+    unused_cpus,
+    with_claimed_cpus,
+)
 from koord_numa.view.drawing import CpuHolder, Drawing
 from koord_numa.view.text import NONE, asked, count, numa_text, policies
 

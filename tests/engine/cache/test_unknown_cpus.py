@@ -2,8 +2,7 @@
 
 import pytest
 
-from koord_numa.view.documents.cluster import node_entry
-from koord_numa.view.documents.node import node_document
+from koord_numa.view.documents import node_document, node_entry
 from koord_numa.wire import names, parse_pod
 from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, node, pod
 

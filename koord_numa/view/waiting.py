@@ -1,21 +1,25 @@
-"""Waiting groups for people: the entry of a group in documents, and the smallest changes that make the group fit."""
+"""Documents of ``/api/v1`` about waiting pods and groups: the reason with figures, and remedies."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
+from itertools import groupby
 from typing import Final
 
 from cachetools import TTLCache
 
-from koord_numa.core.explain import bare_amount, closest_nodes, cpus_text
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.explain import amounts_text, bare_amount, closest_nodes, cpus_text, describe, needs_text
 from koord_numa.core.gangs.decide import Placed
 from koord_numa.core.gangs.model import Dialect, GangKey
 from koord_numa.core.objects.request import Pod, PodRequest
-from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.objects.verdicts import NumaNumbers, Rejection
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.gangs.group_report import Change, GroupReport, dry_run_group, placed_beside
+from koord_numa.engine.metrics import LoggedDecision, RunnerUp
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.advice import (
     CLOSEST,
@@ -31,9 +35,143 @@ from koord_numa.view.advice import (
     tainted_nodes,
     with_amount,
 )
-from koord_numa.view.documents import Document
-from koord_numa.view.documents.waiting import PODS, node_rejection, remedy_entry
-from koord_numa.view.text import asked, count
+from koord_numa.view.documents import Document, document
+from koord_numa.view.text import asked, count, device_texts, policies
+
+
+def decisions_document(decisions: Iterable[LoggedDecision], now: str) -> Document:
+    """Return the decisions, newest first. ``decisions`` are oldest first."""
+    return document("DecisionsView", generatedAt=now, decisions=[_entry(one) for one in reversed([*decisions])])
+
+
+def _entry(one: LoggedDecision) -> Document:
+    placement = one.placement
+    return {
+        "time": datetime.fromtimestamp(one.seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "pod": str(one.pod),
+        "uid": one.pod.uid,
+        "node": placement.node,
+        "numa": [numa for numa, _ in placement.numa] or list(CpuSet(placement.mask or 0)),
+        "cpus": str(placement.cpus),
+        "devices": list(device_texts(placement)),
+        "alignment": placement.alignment.value,
+        "score": "" if one.score is None else str(one.score),
+        "runnersUp": [_runner_up(other, one.score or 0) for other in one.runners_up],
+    }
+
+
+def _runner_up(other: RunnerUp, best: int) -> Document:
+    """Return the entry of a runner-up. ``why`` lists the scorers that made the difference, the largest first."""
+    ranked = sorted(other.differences.items(), key=lambda entry: (-abs(entry[1]), entry[0]))
+    parts = ", ".join(f"{name} {points:+d}" for name, points in ranked)
+    why = f"score {other.score}: {parts}" if other.score != best else f"the same score {other.score}; names decide"
+    return {"node": other.node, "score": other.score, "why": why}
+
+
+SHAPES: Final = 200
+"""Maximum number of listed shapes. Shapes with most pods come first."""
+
+PODS: Final = 50
+"""Maximum number of listed pods per shape."""
+
+CLOSEST_TO_SHAPE: Final = 5
+"""Maximum number of described nodes per shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingShape:
+    """
+    Pods that all nodes treat alike, oldest first.
+
+    ``seconds`` is the waiting time of the oldest pod. ``claims`` are its resource claims.
+    """
+
+    pods: Sequence[Pod]
+    why: str
+    rejections: Mapping[str, Rejection]
+    seconds: float = 0.0
+    remedies: Sequence[Remedy] = ()
+    claims: Sequence[Document] = ()
+
+
+def waiting_document(shapes: Iterable[WaitingShape], now: str, groups: Iterable[Document] = ()) -> Document:
+    """
+    Return all shapes, those with most pods first, and the entries of waiting groups.
+
+    ``more`` is the number of shapes that are not listed.
+    """
+    ranked = sorted(shapes, key=lambda shape: (-len(shape.pods), str(shape.pods[0].key)))
+    return document(
+        "WaitingView",
+        generatedAt=now,
+        groups=[*groups],
+        classes=[shape_entry(shape) for shape in ranked[:SHAPES]],
+        more=max(0, len(ranked) - SHAPES),
+    )
+
+
+def shape_entry(shape: WaitingShape) -> Document:
+    """Return the entry of one shape."""
+    pod = shape.pods[0]
+    return {
+        "pods": [str(each.key) for each in shape.pods[:PODS]],
+        "count": len(shape.pods),
+        "group": "" if pod.request.gang is None else str(pod.request.gang.key),
+        "priority": pod.request.priority,
+        "asks": asked(pod),
+        "policies": policies(pod),
+        "qos": str(pod.request.qos),
+        "waitedSeconds": round(shape.seconds, 3),
+        # Only the sentence. The lines about single nodes are in ``closest``, as data.
+        "why": shape.why.partition("\n")[0],
+        "reasons": reasons(shape.rejections),
+        "closest": [
+            node_rejection(name, shape.rejections[name]) for name in closest_nodes(shape.rejections, CLOSEST_TO_SHAPE)
+        ],
+        "claims": [*shape.claims],
+        "wouldFit": [remedy_entry(remedy) for remedy in shape.remedies],
+    }
+
+
+def remedy_entry(remedy: Remedy) -> Document:
+    """Return the entry of one remedy."""
+    return {"kind": remedy.kind, "node": remedy.node, "text": remedy.text}
+
+
+def reasons(rejections: Mapping[str, Rejection]) -> list[Document]:
+    """Return the reasons with their numbers of nodes, the most frequent first."""
+    texts = sorted((rejection.reason.value, rejection.message) for rejection in rejections.values())
+    counted = [(len(list(group)), reason, message) for (reason, message), group in groupby(texts)]
+    ranked = sorted(counted, key=lambda entry: (-entry[0], entry[1:]))
+    return [{"reason": reason, "message": message, "nodes": nodes} for nodes, reason, message in ranked]
+
+
+def node_rejection(name: str, rejection: Rejection) -> Document:
+    """Return the entry of a node that rejects a pod."""
+    return {
+        "node": name,
+        "reason": rejection.reason.value,
+        "message": rejection.message,
+        "detail": rejection.detail if rejection.numbers else describe(rejection),
+        "largest": amounts_text(rejection.largest) if rejection.largest else "",
+        "numa": [_numbers(one) for one in rejection.numbers],
+    }
+
+
+def _numbers(one: NumaNumbers) -> Document:
+    """Return amounts in internal units (milli-CPU, bytes, counts) and as text."""
+    free, total = (amounts_text({one.resource: amount}) for amount in (one.free, one.total))
+    return {
+        "numa": one.numa,
+        "resource": one.resource,
+        "free": one.free,
+        "total": one.total,
+        "needed": one.needed,
+        "freeText": free.partition(" ")[0] if one.resource != CPU else f"{free} {one.shape}".rstrip(),
+        "totalText": total.partition(" ")[0] if one.resource != CPU else total,
+        "neededText": needs_text({one.resource: one.needed}),
+    }
+
 
 MOST_MEMBERS: Final = 256
 """Maximum members of a group with advice. On 200 nodes a dry run of such a group takes 0.14 s, and its advice 0.7 s, in turns of 0.2 s."""
@@ -44,7 +182,7 @@ SHOWN_NODES: Final = 4
 SHOWN_REMEDIES: Final = 6
 """Maximum proposals for a group."""
 
-CLOSEST_SHOWN: Final = 3
+CLOSEST_TO_MEMBER: Final = 3
 """Maximum nodes that are described for the member that blocks a group."""
 
 COUNT_NAMES: Final = {
@@ -105,7 +243,7 @@ def group_entry(scheduler: Scheduler, group: WaitingGroup) -> Document:
             }
             for it in (() if rejection is None else rejection.domains)
         ],
-        "closest": [node_rejection(name, rejections[name]) for name in closest_nodes(rejections, CLOSEST_SHOWN)],
+        "closest": [node_rejection(name, rejections[name]) for name in closest_nodes(rejections, CLOSEST_TO_MEMBER)],
         "wouldFit": [remedy_entry(remedy) for remedy in group.remedies],
     }
 
@@ -203,8 +341,8 @@ async def _relaxed_policies(scheduler: Scheduler, report: GroupReport) -> AsyncI
     blocked = None if report.rejection is None else report.rejection.blocked
     if blocked is None:
         return
-    for policies in (numa_policies, bind_policies):
-        for text, request in policies(blocked.request):
+    for relaxed_policies in (numa_policies, bind_policies):
+        for text, request in relaxed_policies(blocked.request):
             change = Change(pod=_like(blocked, partial(_with_policies, relaxed=request)))
             if placed := await _fits(scheduler, report, change):
                 yield Remedy("policy", _node(placed), f"{text} it fits {_where(placed)}")
