@@ -1,8 +1,8 @@
 """
-The operator: ``kopf run -A -m koord_numa.operator`` loads this module, ``koord-numa run`` calls ``serve``.
+Entry points of the operator: ``kopf run -A -m koord_numa.operator`` loads this module, ``koord-numa run`` calls ``serve``.
 
-Under ``koord-numa run`` Kopf is a part of the process that may fail: scheduler, informers and election outlive it, and it is started
-again. Under ``kopf run`` the process is Kopf's.
+Under ``koord-numa run``, Kopf is restarted when it fails, while the scheduler, the informers and the leader election continue.
+Under ``kopf run``, Kopf owns the process.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ __all__ = ["options_from_environment", "serve", "triggers"]
 
 
 async def start_from_environment() -> Runtime:
-    """Under ``kopf run``: put the scheduler together and start it. What is wrong at this point will not heal, so errors end Kopf."""
+    """Create and start the scheduler under ``kopf run``. Errors end Kopf, because a retry would not help."""
     runtime = await Runtime.connect(options_from_environment(os.environ))
     GarbageCollection(lambda: runtime.scheduler.ready)
     runtime.failure.add_done_callback(lambda _: signal.raise_signal(signal.SIGTERM))
@@ -35,7 +35,7 @@ for registry in triggers.REGISTRIES:
 
 
 def options_from_environment(environment: Mapping[str, str]) -> Options:
-    """How ``kopf run`` is told what ``koord-numa run`` has flags for. Raises ``SettingsError`` or ``ValueError``."""
+    """Return the options from the environment, for ``kopf run``. Raises ``SettingsError`` or ``ValueError``."""
     config = environment.get("KOORD_NUMA_CONFIG", "")
     port = environment.get("KOORD_NUMA_METRICS_PORT", str(DEFAULT_PORT))
     settings = load_settings(Path(config)) if config else Settings()
@@ -57,8 +57,8 @@ async def serve(options: Options) -> None:
     """
     Schedule until SIGTERM or SIGINT.
 
-    Raises ``NoCredentials`` and ``OSError`` (port taken) at the beginning, and later whatever killed one of the tasks. A run of Kopf that
-    fails because of the API server is started again; the scheduler decides on what it knows meanwhile.
+    Raises ``NoCredentials`` or ``OSError`` (port in use) at the start, and later the exception that ended a task. If Kopf fails because
+    of the API server, it is restarted. The scheduler continues to decide on its cache.
     """
     runtime = await Runtime.connect(options)
     collection = GarbageCollection(lambda: runtime.scheduler.ready)
@@ -76,10 +76,10 @@ async def serve(options: Options) -> None:
     finally:
         stop.set()
         collection.resume()
-        await runtime.stop()  # first: Kopf takes its time to end, and a standby waits for the lease
+        await runtime.stop()  # first, because Kopf ends slowly and a standby waits for the lease
         if watching is not None:
             await watching
-        await runtime.api.close()  # Kopf may have asked for a session while it ended
+        await runtime.api.close()  # last, because Kopf may have opened a session while it ended
     if runtime.failure.done():
         raise runtime.failure.result()
 

@@ -40,7 +40,7 @@ from koord_numa.wire.names import DEFAULT_SCHEDULER, LEASE_NAMESPACE
 
 
 class Section(BaseModel):
-    """A part of the configuration: unknown keys are mistakes, and keys are in camel case."""
+    """A part of the configuration. Keys are in camel case. Unknown keys are errors."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -48,20 +48,20 @@ class Section(BaseModel):
         alias_generator=to_camel,
         populate_by_name=True,
         use_enum_values=False,
-        allow_inf_nan=False,  # YAML has both, and no time or rate is one
+        allow_inf_nan=False,  # YAML has both, but no duration or rate may be infinite
         defer_build=True,
     )
 
 
 class DefaultingType(StrEnum):
-    """Whose default spread constraints count: kube-scheduler's (soft, over hosts and zones), or those that are listed."""
+    """Default spread constraints: kube-scheduler's (soft, over hosts and zones), or the listed constraints."""
 
     SYSTEM = "System"
     LIST = "List"
 
 
 class WhenUnsatisfiable(StrEnum):
-    """What a spread constraint does to a node on which it does not hold."""
+    """Effect of a violated spread constraint: reject the node, or lower its score."""
 
     DO_NOT_SCHEDULE = "DoNotSchedule"
     SCHEDULE_ANYWAY = "ScheduleAnyway"
@@ -75,7 +75,7 @@ class NodeInclusionPolicy(StrEnum):
 
 
 class DefaultConstraint(Section):
-    """A spread constraint for pods that name none. It has no selector: the pods of one workload are spread."""
+    """A spread constraint for pods without constraints. It has no selector, because it selects the pods of the workload."""
 
     topology_key: Annotated[str, Field(min_length=1, max_length=317)]
     max_skew: Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -87,12 +87,12 @@ class DefaultConstraint(Section):
     @model_validator(mode="after")
     def _min_domains_make_sense(self) -> Self:
         if self.min_domains is not None and self.when_unsatisfiable is not WhenUnsatisfiable.DO_NOT_SCHEDULE:
-            raise ValueError("minDomains means something for whenUnsatisfiable: DoNotSchedule only")
+            raise ValueError("minDomains needs whenUnsatisfiable: DoNotSchedule")
         return self
 
     @property
     def constraint(self) -> SpreadConstraint:
-        """The same as the core knows it, without a selector yet."""
+        """The constraint as a core value. The selector is added for each pod."""
         return SpreadConstraint(
             self.topology_key,
             self.max_skew,
@@ -106,16 +106,16 @@ class DefaultConstraint(Section):
 
 
 class PodTopologySpreadSettings(Section):
-    """Default spread constraints, as kube-scheduler's ``PodTopologySpreadArgs``: for pods that name none, by their workload."""
+    """Default spread constraints, as kube-scheduler's ``PodTopologySpreadArgs``."""
 
     defaulting_type: DefaultingType = DefaultingType.SYSTEM
     default_constraints: tuple[DefaultConstraint, ...] = ()
 
     @model_validator(mode="after")
     def _values_make_sense(self) -> Self:
-        # As kube-scheduler's validation: what would be ignored is refused instead.
+        # As kube-scheduler's validation: settings without effect are errors.
         if self.defaulting_type is DefaultingType.SYSTEM and self.default_constraints:
-            raise ValueError("defaultConstraints count with defaultingType: List only")
+            raise ValueError("defaultConstraints needs defaultingType: List")
         pairs = [(each.topology_key, each.when_unsatisfiable) for each in self.default_constraints]
         if len(set(pairs)) != len(pairs):
             raise ValueError("two defaultConstraints have the same topologyKey and whenUnsatisfiable")
@@ -123,7 +123,7 @@ class PodTopologySpreadSettings(Section):
 
     @property
     def constraints(self) -> tuple[SpreadConstraint, ...]:
-        """The constraints that count, without selectors yet."""
+        """The effective constraints as core values, without selectors."""
         if self.defaulting_type is DefaultingType.SYSTEM:
             return SYSTEM_DEFAULTS
         return tuple(each.constraint for each in self.default_constraints)
@@ -133,7 +133,7 @@ _SPAN: Final = r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$"
 
 
 class RebindMode(StrEnum):
-    """What becomes of a node that a rebind would improve: nothing, a dry run with the plan in its status, or a rebind."""
+    """Action on a node that a rebind would improve: none, a dry run with the plan in its status, or a rebind."""
 
     OFF = "Off"
     PROPOSE = "Propose"
@@ -148,32 +148,32 @@ class NodesWithoutTopology(StrEnum):
 
 
 class ResourceWeight(Section):
-    """How much one resource counts in a score: 1 to 100, as in kube-scheduler's ``NodeResourcesFitArgs``."""
+    """Weight of a resource in a score, as in kube-scheduler's ``NodeResourcesFitArgs``."""
 
     name: Annotated[str, Field(min_length=1)]
     weight: Annotated[int, Field(ge=1, le=100)] = 1
 
 
 class ScoringStrategy(Section):
-    """How amounts turn into a score."""
+    """Formula of a score by amounts, and the weights of the resources."""
 
-    type: ScoringType = ScoringType.MOST_ALLOCATED  # as the CPU orchestration proposal says
+    type: ScoringType = ScoringType.MOST_ALLOCATED  # as in the CPU orchestration proposal
     resources: tuple[ResourceWeight, ...] = (ResourceWeight(name=CPU), ResourceWeight(name=MEMORY))
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
         names = [resource.name for resource in self.resources]
         if len(set(names)) != len(names):
-            raise ValueError("a resource is weighted twice")
+            raise ValueError("a resource has two weights")
         if not names:
-            raise ValueError("at least one resource must be weighted")
+            raise ValueError("at least one resource must have a weight")
         return self
 
 
 def _known_options(names: frozenset[str]) -> Callable[[dict[str, bool]], dict[str, bool]]:
     def check(options: dict[str, bool]) -> dict[str, bool]:
         if unknown := sorted(options.keys() - names):
-            raise ValueError(f"{unknown[0]} is no option of the kubelet; known are {', '.join(sorted(names))}")
+            raise ValueError(f"{unknown[0]} is not a kubelet option; the options are {', '.join(sorted(names))}")
         return options
 
     return check
@@ -183,7 +183,7 @@ Weight = Annotated[int, Field(ge=0, le=5_000)]
 
 
 class ScoreWeightSettings(Section):
-    """How much each part of a node's score counts; 0 leaves it out. Every part is 0 to 100 before it is weighted."""
+    """Weights of the parts of a node's score. A part is 0 to 100 points before weighting. The weight 0 disables the part."""
 
     resources: Weight = 1
     devices: Weight = 5
@@ -204,10 +204,10 @@ class ScoreWeightSettings(Section):
 
 class FeatureGateSettings(Section):
     """
-    Kubernetes' feature gates of dynamic resource allocation, as the cluster has them.
+    Feature gates of dynamic resource allocation in the cluster.
 
-    Fields behind a gate that is off are refused or do nothing, as in kube-scheduler. ``DRADeviceBindingConditions`` stands for
-    ``DRAResourceClaimDeviceStatus`` too.
+    Fields of a disabled gate are rejected or ignored, as in kube-scheduler. ``DRADeviceBindingConditions`` includes
+    ``DRAResourceClaimDeviceStatus``.
     """
 
     admin_access: Annotated[bool, Field(alias="DRAAdminAccess")] = True
@@ -220,12 +220,12 @@ class FeatureGateSettings(Section):
 
     @property
     def features(self) -> Features:
-        """The gates as the allocator reads them."""
+        """The gates as a core value."""
         return Features(**self.model_dump())
 
 
 class ProfileSettings(Section):
-    """What one scheduler name means: pods that ask for it are decided by these rules."""
+    """Rules for the pods with one scheduler name."""
 
     scheduler_name: Annotated[str, Field(min_length=1, max_length=253)] = DEFAULT_SCHEDULER
     default_cpu_bind_policy: Annotated[CpuBindPolicy, Field(alias="defaultCPUBindPolicy")] = CpuBindPolicy.FULL_PCPUS
@@ -233,7 +233,7 @@ class ProfileSettings(Section):
         NumaPolicy,
         Field(
             alias="defaultNUMAAlignmentPolicy",
-            # The name of the CPU orchestration proposal is accepted too.
+            # The second name is used in the CPU orchestration proposal.
             validation_alias=AliasChoices("defaultNUMAAlignmentPolicy", "numaTopologyAlignmentPolicy"),
         ),
     ] = NumaPolicy.BEST_EFFORT
@@ -261,16 +261,16 @@ class ProfileSettings(Section):
             raise ValueError("defaultCPUBindPolicy must be FullPCPUs, SpreadByPCPUs or empty")
         if self.numa_scoring_strategy.type is ScoringType.LEAST_NUMA_NODES:
             raise ValueError(
-                "numaScoringStrategy compares NUMA nodes one by one, so LeastNUMANodes means nothing there"
+                "numaScoringStrategy.type: LeastNUMANodes is not possible, because NUMA nodes are scored one by one"
             )
         return self
 
 
 class AssumedKubeletOptions(Section):
     """
-    What the kubelets of the nodes with all of these labels are configured with, where their exporters publish no options.
+    Assumed options of the kubelets of all nodes with these labels, if no options are published.
 
-    Keys are the kubelet's own option names; options that are not named are off.
+    Keys are the names of kubelet options. Other options are off.
     """
 
     node_selector: dict[str, str] = Field(default_factory=dict)
@@ -283,7 +283,7 @@ class AssumedKubeletOptions(Section):
 
 
 class BackoffSettings(Section):
-    """Waiting times in seconds: they double from ``initial`` to ``max``, each shortened at random by up to ``jitter`` of itself."""
+    """Exponential back-off in seconds: from ``initial`` to ``max``, doubled every time. ``jitter`` is the maximum random reduction as a fraction."""
 
     initial: Annotated[float, Field(gt=0, le=60)] = 1.0
     max: Annotated[float, Field(gt=0, le=3600)] = 10.0
@@ -297,9 +297,9 @@ class BackoffSettings(Section):
 
     def pause(self, attempt: int, dice: float) -> float:
         """
-        Seconds to wait after ``attempt`` failures in a row; the one place where pauses are computed.
+        Return the seconds to wait after ``attempt`` failures in a row.
 
-        ``dice`` in [0, 1) keeps many clients of a server that comes back from asking in the same moment.
+        ``dice`` is a random number in [0, 1). It keeps clients of a restarted server from sending requests at the same time.
         """
         return min(self.max, self.initial * 2.0 ** min(attempt - 1, 32)) * (1.0 - self.jitter * dice)
 
@@ -322,9 +322,10 @@ class LeaseSettings(Section):
 
 class EventSettings(Section):
     """
-    Events a second for ever, and at once; and how many may wait for that, of warnings and of others each. What comes on top is
-    dropped and counted. kube-scheduler allows 50 a second, 100 at once, and lets 1,000 wait. A pod is told once why it waits: the queue
-    holds the warnings of a whole batch of pods.
+    Rate limit of Kubernetes events: events per second, burst, and the length of the queues for warnings and for other events.
+
+    Excess events are dropped and counted. kube-scheduler's limits are 50, 100 and 1,000. The queue is longer because an unschedulable
+    pod has only one event, and a batch of pods must fit.
     """
 
     rate: Annotated[float, Field(gt=0, le=10_000)] = 100.0
@@ -333,7 +334,7 @@ class EventSettings(Section):
 
 
 class Budgets(StrEnum):
-    """What preemption may do when nothing helps but evictions that a PodDisruptionBudget forbids."""
+    """Treatment of PodDisruptionBudgets if only forbidden evictions make room."""
 
     KEEP = "Keep"
     BREAK_FOR_SYSTEM_CRITICAL = "BreakForSystemCritical"
@@ -342,8 +343,9 @@ class Budgets(StrEnum):
 
 class PreemptionSettings(Section):
     """
-    May pods of lower priority be evicted? ``candidate_nodes`` is how many nodes are tried out for one pod, the emptiest first;
-    ``topology_patience_seconds`` how long a freed node's new topology is waited for where a kubelet chooses CPUs.
+    Preemption. ``candidate_nodes`` is the maximum number of dry runs for a pod, on the emptiest nodes first.
+
+    ``topology_patience_seconds`` is the maximum wait for a kubelet's topology that shows the departure of the victims.
     """
 
     enabled: bool = True
@@ -353,13 +355,13 @@ class PreemptionSettings(Section):
 
 
 def off_is_a_word(value: object) -> object:
-    """YAML 1.1 reads an unquoted ``Off`` as false."""
+    """Return ``Off`` for false, because YAML 1.1 reads an unquoted ``Off`` as false."""
     return "Off" if value is False else value
 
 
 class PartialGangSettings(Section):
     """
-    Gangs of which only some members were bound. ``evict`` evicts these members when the gang cannot be completed within ``after_seconds``.
+    Treatment of partially bound gangs. ``evict`` evicts the bound members if the gang is not completed within ``after_seconds``.
     """
 
     evict: bool = False
@@ -368,8 +370,8 @@ class PartialGangSettings(Section):
 
 class DeviceMoveSettings(Section):
     """
-    The report of moves that gather free devices. ``evict`` lets the scheduler evict the pod of a move while a waiting pod needs the block,
-    at most ``max_per_hour`` times.
+    Reports of moves that gather free devices. With ``evict``, the pod of a move is evicted if a waiting pod needs the block, at most
+    ``max_per_hour`` times.
     """
 
     interval_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
@@ -379,9 +381,9 @@ class DeviceMoveSettings(Section):
 
 class RebindPolicySettings(Section):
     """
-    Rebinds without being asked. A node qualifies when a waiting pod would fit afterwards, when it has at least ``min_crossings`` NUMA
-    crossings less, or a largest free block of at least ``min_block`` CPUs more. ``quiet_hours`` are spans of the day in UTC such as
-    ``08:00-18:00``, in which none is begun.
+    Automatic rebinds. A node qualifies if a waiting pod would fit after the rebind, or if the rebind removes ``min_crossings`` NUMA
+    crossings or enlarges the largest free block by ``min_block`` CPUs. No rebind starts in ``quiet_hours``, spans of the day in UTC such as
+    ``08:00-18:00``.
     """
 
     mode: Annotated[RebindMode, BeforeValidator(off_is_a_word)] = RebindMode.OFF
@@ -392,7 +394,7 @@ class RebindPolicySettings(Section):
     quiet_hours: tuple[Annotated[str, Field(pattern=_SPAN)], ...] = ()
 
     def is_quiet(self, now: time) -> bool:
-        """May nothing be begun at this time of day (UTC)? A span may run over midnight."""
+        """Return whether no rebind may start at this time of day (UTC). A span may include midnight."""
         for span in self.quiet_hours:
             start, end = (time.fromisoformat(part) for part in span.split("-"))
             if start <= now < end or (start > end and not end <= now < start):
@@ -402,12 +404,12 @@ class RebindPolicySettings(Section):
 
 # The scheduler's configuration: one frozen, validated object, read from a ``KoordNumaConfiguration`` in YAML.
 #
-# Nothing here decides; a mistake is a ``SettingsError`` whose message names the path inside the document.
+# An error is a ``SettingsError`` whose message names the path inside the document.
 
 API_VERSION: Final = "koord-numa.io/v1alpha1"
 KIND: Final = "KoordNumaConfiguration"
 MAX_MESSAGES: Final = 5
-"""So many mistakes are named at once; the rest are counted."""
+"""Maximum number of errors in a message. Further errors are counted."""
 
 _WORDS: Final = {
     "bool_parsing": "must be true or false",
@@ -425,7 +427,7 @@ _WORDS: Final = {
     "string_type": "must be a string",
     "tuple_type": "must be a list",
 }
-"""Pydantic's types of mistakes in the words of YAML, where its own are those of Python; others keep its sentence."""
+"""Texts for pydantic's error types whose own texts use terms of Python instead of YAML."""
 
 
 _UPSTREAM: Final = {
@@ -438,22 +440,22 @@ _UPSTREAM: Final = {
     "cpuBindPolicy": "profiles[].defaultCPUBindPolicy",
     "preferredCPUBindPolicy": "profiles[].defaultCPUBindPolicy",
 }
-"""Arguments of kube-scheduler and Koordinator whose name says nothing about ours."""
+"""Settings by the name of the argument of kube-scheduler or Koordinator, where the names differ too much for a spelling suggestion."""
 
 
 class SettingsError(ValueError):
-    """The configuration cannot be used; the message says where and why."""
+    """The configuration is invalid. The message has the path and the reason."""
 
 
 class PodSource(StrEnum):
-    """Who watches pods that wait for a node: Kopf's handlers, or an informer of our own at about half the CPU per pod."""
+    """Watch of unscheduled pods: Kopf's handlers, or an informer that needs about half the CPU time per pod."""
 
     KOPF = "Kopf"
     INFORMER = "Informer"
 
 
 class RepairDoubleHolds(StrEnum):
-    """What becomes of the younger of two pods that hold the same CPUs: it is reported, gets other CPUs, or is evicted."""
+    """Repair of two pods with the same CPUs: report only, give the younger pod other CPUs, or evict the younger pod."""
 
     OFF = "Off"
     REBIND = "Rebind"
@@ -461,42 +463,42 @@ class RepairDoubleHolds(StrEnum):
 
 
 class KubeletReservedCpus(StrEnum):
-    """Whether pods may be given the CPUs that the kubelet reserves, on nodes whose CPUs the scheduler owns."""
+    """Use of kubelet-reserved CPUs on scheduler-owned nodes."""
 
-    KEPT = "Kept"  # as in Koordinator's code: they stay in the shared pool
-    ALLOCATABLE = "Allocatable"  # as the fine-grained CPU orchestration proposal says
+    KEPT = "Kept"  # in the shared pool, as in Koordinator's code
+    ALLOCATABLE = "Allocatable"  # for any cpuset, as in the fine-grained CPU orchestration proposal
 
 
 def _are_amounts(amounts: dict[str, str | int]) -> dict[str, str | int]:
     for name, text in amounts.items():
         if supply(name, text) < 0:
-            raise ValueError(f"{name}: {text} is less than nothing")
+            raise ValueError(f"{name}: {text} must not be negative")
     return amounts
 
 
 class DynamicResources(StrEnum):
-    """Whether pods may use ResourceClaims. ``Auto`` serves them where the cluster does (``resource.k8s.io/v1``)."""
+    """Support of ResourceClaims. ``Auto``: if the cluster serves ``resource.k8s.io/v1``."""
 
     AUTO = "Auto"
     OFF = "Off"
 
 
 class PodGroupSupport(StrEnum):
-    """Whether pods may be members of groups. ``Auto`` reads the PodGroups that the cluster serves."""
+    """Support of groups of pods. ``Auto``: PodGroups of the APIs that the cluster serves."""
 
     AUTO = "Auto"
     OFF = "Off"
 
 
 class DeviceObjectSupport(StrEnum):
-    """Whether Koordinator's Device objects are read, so that pods get devices by id. ``Auto`` reads them where the cluster serves them."""
+    """Support of devices by id. ``Auto``: if the cluster serves Koordinator's Device objects."""
 
     AUTO = "Auto"
     OFF = "Off"
 
 
 class Settings(Section):
-    """Everything that can be configured, with the defaults that hold without a configuration."""
+    """The whole configuration with its defaults."""
 
     api_version: Literal["koord-numa.io/v1alpha1"] = API_VERSION
     kind: Literal["KoordNumaConfiguration"] = KIND
@@ -509,7 +511,7 @@ class Settings(Section):
     device_moves: DeviceMoveSettings = DeviceMoveSettings()
     kubelet_reserved_cpus: Annotated[KubeletReservedCpus, Field(alias="kubeletReservedCPUs")] = KubeletReservedCpus.KEPT
     backoff: BackoffSettings = BackoffSettings()
-    # The API server's failures are shorter than a pod's: a pod is retried when the cluster changes, a request by time alone.
+    # Shorter than ``backoff``: a pod is also retried after a change of the cluster, a request only after a time.
     api_backoff: Annotated[BackoffSettings, Field(alias="apiBackoff")] = BackoffSettings(initial=0.1, max=5.0)
     wake_pause: BackoffSettings = BackoffSettings(initial=0.05, max=2.0)
     bind_concurrency: Annotated[int, Field(ge=1, le=1000)] = 32
@@ -529,7 +531,7 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _scheduler_names_are_unique(self) -> Self:
-        # Two profiles of one name would leave it to their order which rules a pod gets.
+        # Otherwise the order of the profiles would decide which rules apply to a pod.
         names = self.scheduler_names
         if len(set(names)) != len(names):
             raise ValueError("two profiles have the same schedulerName")
@@ -537,17 +539,17 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _statements_are_used(self) -> Self:
-        # Both halves or none: either one alone has no effect, and would look as if it had.
+        # Each setting has an effect only together with the other.
         assume = any(one.unknown_kubelet_options is UnknownKubeletOptions.ASSUME for one in self.profiles)
         if assume and not self.assumed_kubelet_options:
-            raise ValueError("unknownKubeletOptions is Assume, and assumedKubeletOptions states nothing")
+            raise ValueError("unknownKubeletOptions is Assume, but assumedKubeletOptions is empty")
         if self.assumed_kubelet_options and not assume:
-            raise ValueError("assumedKubeletOptions is used by no profile: none has unknownKubeletOptions: Assume")
+            raise ValueError("assumedKubeletOptions has no effect: no profile has unknownKubeletOptions: Assume")
         return self
 
     @property
     def stated_kubelet_options(self) -> tuple[StatedOptions, ...]:
-        """What is stated of kubelets that publish no options, in the words of the core."""
+        """Assumed options of kubelets that publish none, as core values."""
         return tuple(
             StatedOptions(one.node_selector, one.cpu_manager_policy_options, one.topology_manager_policy_options)
             for one in self.assumed_kubelet_options
@@ -555,17 +557,17 @@ class Settings(Section):
 
     @property
     def headroom_amounts(self) -> dict[str, int]:
-        """What is kept free on every node that is not dedicated: milli-CPU, bytes, pieces."""
+        """Amounts that stay free on every node that is not dedicated, in milli-CPU, bytes or pieces."""
         return {name: supply(name, text) for name, text in self.headroom.items()}
 
     @property
     def scheduler_names(self) -> tuple[str, ...]:
-        """The scheduler names that pods may ask for, in the order of the profiles."""
+        """The scheduler names in the order of the profiles."""
         return tuple(profile.scheduler_name for profile in self.profiles)
 
     @property
     def needs_workloads(self) -> bool:
-        """Can a default spread constraint refuse a node? Then no pod is placed before its workload can be known."""
+        """Whether a default spread constraint can reject a node. Pods are then placed only after workloads have been listed."""
         return any(each.hard for profile in self.profiles for each in profile.pod_topology_spread.constraints)
 
     def profile(self, scheduler_name: str) -> ProfileSettings | None:
@@ -575,9 +577,9 @@ class Settings(Section):
 
 def load_settings(source: str | Path) -> Settings:
     """
-    Read a ``KoordNumaConfiguration``: a ``Path`` is a YAML file, a string its text. The empty document gives the defaults.
+    Read a ``KoordNumaConfiguration`` from a YAML file (``Path``) or from YAML text. An empty document has the defaults.
 
-    Raises ``SettingsError`` naming the path inside the document; unknown keys are mistakes too.
+    Raises ``SettingsError`` with the path inside the document, also for unknown keys.
     """
     where = str(source) if isinstance(source, Path) else KIND
     try:
@@ -605,7 +607,7 @@ def _sentences(error: ValidationError) -> str:
     found = [
         f"{_path(item['loc']) or 'the document'}: {_WORDS.get(item['type']) or _plain(item['msg'])}{_pointer(item)}"
         for item in errors
-        # A list without its malformed items seems too short: what is inside it is the mistake.
+        # Pydantic also reports a list as too short if its items are malformed: only the items are reported.
         if not any(len(path) > len(item["loc"]) and path[: len(item["loc"])] == item["loc"] for path in paths)
     ]
     rest = len(found) - MAX_MESSAGES
@@ -613,7 +615,7 @@ def _sentences(error: ValidationError) -> str:
 
 
 def _pointer(error: ErrorDetails) -> str:
-    """Which setting is meant by a key that does not exist, if that can be told."""
+    """Return a suggestion for an unknown key, or an empty text."""
     if error["type"] != "extra_forbidden":
         return ""
     *section, key = error["loc"]

@@ -129,12 +129,12 @@ def test_every_field_is_read_by_its_documented_name(tmp_path: Path) -> None:
         ),
         pytest.param(
             "profiles: [{numaScoringStrategy: {type: LeastNUMANodes}}]",
-            "profiles[0]: numaScoringStrategy compares NUMA nodes one by one",
+            "profiles[0]: numaScoringStrategy.type: LeastNUMANodes is not possible",
             id="means nothing",
         ),
         pytest.param(
             "profiles: [{scoringStrategy: {type: MostAllocated, resources: [{name: cpu}, {name: cpu}]}}]",
-            "profiles[0].scoringStrategy: a resource is weighted twice",
+            "profiles[0].scoringStrategy: a resource has two weights",
             id="weighted twice",
         ),
         pytest.param(

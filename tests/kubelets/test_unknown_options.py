@@ -141,11 +141,11 @@ def test_settings_state_options_by_node_selector() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("profiles: [{unknownKubeletOptions: Assume}]", "states nothing"),
-        ("assumedKubeletOptions: [{nodeSelector: {}}]", "is used by no profile"),
+        ("profiles: [{unknownKubeletOptions: Assume}]", "is empty"),
+        ("assumedKubeletOptions: [{nodeSelector: {}}]", "has no effect"),
         (
             "{profiles: [{unknownKubeletOptions: Assume}], assumedKubeletOptions: [{cpuManagerPolicyOptions: {fast: true}}]}",
-            "fast is no option of the kubelet",
+            "fast is not a kubelet option",
         ),
     ],
     ids=["nothing stated", "not used", "no such option"],
