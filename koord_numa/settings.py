@@ -283,7 +283,7 @@ class AssumedKubeletOptions(Section):
 
 
 class BackoffSettings(Section):
-    """Exponential back-off in seconds: from ``initial`` to ``max``, doubled every time. ``jitter`` is the maximum random reduction as a fraction."""
+    """Exponential back-off in seconds, doubled from ``initial`` to ``max``. ``jitter`` is the maximum random reduction as a fraction."""
 
     initial: Annotated[float, Field(gt=0, le=60)] = 1.0
     max: Annotated[float, Field(gt=0, le=3600)] = 10.0

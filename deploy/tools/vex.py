@@ -33,7 +33,7 @@ def document(source: Mapping[str, Any], lock: str, version: str, repository: str
     """Return the OpenVEX document. Raises ``SystemExit`` for an entry that is wrong."""
     updated = source.get("updated")
     if not isinstance(updated, datetime) or updated.tzinfo is None:
-        raise SystemExit("vex.toml: updated is no time with a zone")
+        raise SystemExit("vex.toml: updated is not a time with a zone")
     return {
         "@context": "https://openvex.dev/ns/v0.2.0",
         "@id": f"https://github.com/{repository}/releases/download/v{version}/vex.openvex.json",

@@ -464,7 +464,7 @@ class ViewApi:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         dump, known = self._pod_dump(namespace, name), find_pod(self._scheduler, namespace, name)
         if dump is None or known is None:
-            return answer(request, None, f"pod {namespace}/{name} neither waits for this scheduler nor holds anything")
+            return answer(request, None, f"pod {namespace}/{name} neither waits for this scheduler nor holds resources")
         shapes = [one for one in await self._waiting.read() if f"{namespace}/{name}" in {str(p.key) for p in one.pods}]
         pod, _ = known
         about = {"phase": pod.phase, "asks": asked(pod), "policies": policies(pod)}

@@ -468,7 +468,7 @@ class TopologyLists:
         """Yield a sentence where the kind is not installed."""
         if not self._is_served:
             yield (
-                "the cluster has no definition of NodeResourceTopologies, so pods that need NUMA nodes or CPUs of their own wait: "
+                "the cluster has no definition of NodeResourceTopologies, so pods that need NUMA nodes or exclusive CPUs wait: "
                 "install it with an exporter, or by kubectl apply -k deploy/kustomize/topology-crd"
             )
 
@@ -480,6 +480,6 @@ def _rebinds(api: Api, stores: KopfStores, parsers: KopfParsers) -> Resync[Rebin
 
 def _complaint(name: str, synced: bool, problem: str) -> Iterator[str]:
     if not synced:
-        yield f"not all {name} are known yet{': ' if problem else ''}{problem}"
+        yield f"not all {name} are listed yet{': ' if problem else ''}{problem}"
     elif problem:
         yield f"{name}: {problem}"

@@ -147,13 +147,13 @@ def group_metrics(scheduler: Scheduler) -> Iterator[Metric]:
     )
     yield _counts(
         "koord_numa_group_rejections",
-        "Rejected groups, by the rules that reject the member that blocks the group.",
+        "Rejected groups, by the rules that reject the blocking member.",
         "reason",
         {reason.value: 0 for reason in Reason} | meter.rejections,
     )
     yield _histogram(
         "koord_numa_group_scheduling_duration_seconds",
-        "Time from the first sight of a member until the minimal count was bound.",
+        "Time from the first observed member to the bind of the minimum count.",
         (),
         {(): meter.waited},
     )
@@ -164,7 +164,7 @@ def kubelet_metrics(scheduler: Scheduler, now: float) -> Iterator[Metric]:
     found = [info.history.evidence for info in scheduler.cache.nodes.values()]
     explored = GaugeMetricFamily(
         "koord_numa_explored_nodes",
-        "Nodes on which a pod finds out about options of the kubelet, or was refused for it.",
+        "Nodes on which a pod explores unpublished kubelet options, or was rejected for them.",
         labels=("state",),
     )
     explored.add_metric(("exploring",), sum(bool(one.exploring) for one in found))
@@ -173,12 +173,12 @@ def kubelet_metrics(scheduler: Scheduler, now: float) -> Iterator[Metric]:
     dated = [when for one in found if (when := one.latest) is not None]
     yield GaugeMetricFamily(
         "koord_numa_kubelet_evidence_age_seconds_max",
-        "Age of the oldest refusal by which options of a kubelet are known; 0 without any.",
+        "Age of the oldest rejection that is evidence of kubelet options; 0 without evidence.",
         value=max(0.0, now - min(dated)) if dated else 0.0,
     )
     yield GaugeMetricFamily(
         "koord_numa_unreadable_topologies",
-        "Nodes whose NodeResourceTopology has a key that is not understood.",
+        "Nodes with an unknown key in the NodeResourceTopology.",
         value=len(scheduler.unreadable.problems),
     )
 
@@ -217,12 +217,12 @@ class RebindCollector(Collector):
         yield ended
 
     def _moves(self) -> Iterator[Metric]:
-        moves = CounterMetricFamily("koord_numa_rebind_moves", "Changes of a pod's CPUs that rebinds have made.")
+        moves = CounterMetricFamily("koord_numa_rebind_moves", "Changes of a pod's CPUs by rebinds.")
         moves.add_metric((), self._counted.moves)
         yield moves
         crossings = CounterMetricFamily(
             "koord_numa_rebind_crossings",
-            "NUMA crossings on nodes before and after rebinds that were no dry runs, summed over these.",
+            "NUMA crossings on nodes before and after rebinds, without dry runs.",
             labels=("when",),
         )
         crossings.add_metric(("before",), self._counted.crossings_before)
@@ -294,28 +294,26 @@ class SchedulerCollector(Collector):
         yield attempts
         yield _histogram(
             "scheduler_scheduling_attempt_duration_seconds",
-            "Time that attempts took, their binds included.",
+            "Duration of attempts, including binds.",
             ("result", "profile"),
             by_result,
         )
         yield _histogram(
-            "scheduler_scheduling_algorithm_duration_seconds", "Time that decisions took.", (), {(): meter.deciding}
+            "scheduler_scheduling_algorithm_duration_seconds", "Duration of decisions.", (), {(): meter.deciding}
         )
         yield _histogram(
             "scheduler_framework_extension_point_duration_seconds",
-            "Time from a decision until its bind was settled.",
+            "Time from a decision to the result of its bind.",
             ("extension_point",),
             {("Bind",): meter.binding},
         )
         yield _histogram(
             "scheduler_pod_scheduling_sli_duration_seconds",
-            "Time from the first sight of a pod without a node until it was bound, by its number of attempts.",
+            "Time from the first observation of a pod to its bind, by the number of attempts.",
             ("attempts",),
             {(label,): meter.waited[label] for label in sorted(meter.waited)},
         )
-        yield _histogram(
-            "scheduler_pod_scheduling_attempts", "Attempts that bound pods had needed.", (), {(): meter.tries}
-        )
+        yield _histogram("scheduler_pod_scheduling_attempts", "Attempts per bound pod.", (), {(): meter.tries})
 
     def _queue(self) -> Iterator[Metric]:
         numbers = self._sources.scheduler.queue_numbers()
@@ -324,21 +322,21 @@ class SchedulerCollector(Collector):
             pending.add_metric((queue,), getattr(numbers, queue))
         yield pending
         incoming = CounterMetricFamily(
-            "scheduler_queue_incoming_pods", "Pods that came to a queue, by event.", labels=("queue", "event")
+            "scheduler_queue_incoming_pods", "Pods that entered a queue, by event.", labels=("queue", "event")
         )
         for labels, count in sorted(self._sources.scheduler.queue.arrivals.items()):
             incoming.add_metric(labels, count)
         yield incoming
         refused = GaugeMetricFamily(
             "scheduler_unschedulable_pods",
-            "Unschedulable pods by the plugins that refuse them; a pod counts for each.",
+            "Unschedulable pods by the plugins that reject them. A pod counts for every plugin.",
             labels=("plugin", "profile"),
         )
         for labels, count in sorted(self._sources.scheduler.queue.refused().items()):
             refused.add_metric(labels, count)
         yield refused
         state = self._sources.scheduler.cache
-        cache = GaugeMetricFamily("scheduler_cache_size", "Objects that decisions see.", labels=("type",))
+        cache = GaugeMetricFamily("scheduler_cache_size", "Objects in the cache, by type.", labels=("type",))
         for kind, size in (("nodes", state.nodes), ("pods", state.node_of), ("assumed_pods", state.assumed)):
             cache.add_metric((kind,), len(size))
         yield cache
@@ -347,13 +345,13 @@ class SchedulerCollector(Collector):
         meter = self._sources.scheduler.metrics
         yield _counts(
             "koord_numa_placements",
-            "Bound pods by what became of their alignment.",
+            "Bound pods by alignment.",
             "alignment",
             {each.value.replace(" ", "_"): meter.placements[each.value] for each in Alignment},
         )
         yield _counts(
             "koord_numa_kubelet_refusals",
-            "Pods that a kubelet refused.",
+            "Pods that a kubelet rejected.",
             "reason",
             dict.fromkeys(REASONS, 0) | meter.refusals,
         )
@@ -364,22 +362,22 @@ class SchedulerCollector(Collector):
             dict.fromkeys(BIND_FAILURES, 0) | meter.failures,
         )
         exhausted = CounterMetricFamily(
-            "koord_numa_claim_budgets_used", "How often the CEL selectors of a ResourceClaim used up their budget."
+            "koord_numa_claim_budgets_used", "Used budgets for CEL selectors of a ResourceClaim."
         )
         exhausted.add_metric((), self._sources.scheduler.handle.selector.budgets.used)
         yield exhausted
         yield _counts(
             "koord_numa_rejections",
-            "Verdicts against pods, by deciding rule.",
+            "Rejections of pods, by rule.",
             "reason",
             {reason.value: 0 for reason in Reason} | meter.rejections,
         )
-        attempts = CounterMetricFamily("scheduler_preemption_attempts", "Attempts to make room for a pod.")
+        attempts = CounterMetricFamily("scheduler_preemption_attempts", "Preemption attempts.")
         attempts.add_metric((), sum(meter.preemptions.values()))
         yield attempts
-        yield _counts("koord_numa_preemptions", "Attempts to make room, by result.", "result", meter.preemptions)
-        yield _histogram("scheduler_preemption_victims", "Pods evicted each time.", (), {(): meter.victims_each})
-        victims = CounterMetricFamily("koord_numa_preemption_victims", "Pods evicted to make room.")
+        yield _counts("koord_numa_preemptions", "Preemption attempts, by result.", "result", meter.preemptions)
+        yield _histogram("scheduler_preemption_victims", "Evicted pods per preemption.", (), {(): meter.victims_each})
+        victims = CounterMetricFamily("koord_numa_preemption_victims", "Pods evicted by preemption.")
         victims.add_metric((), meter.victims)
         yield victims
 
@@ -396,13 +394,13 @@ class SchedulerCollector(Collector):
         yield _gauge("koord_numa_free_cpus", "Whole CPUs that no pod holds.", sum(found.free for found in room))
         yield _gauge(
             "koord_numa_largest_aligned_cpus",
-            "The most CPUs that one NUMA node of any node has free.",
+            "Maximum number of free CPUs on one NUMA node of the cluster.",
             max((found.largest for found in room), default=0),
         )
         spread = [found.fragmentation for found in room if found.free]
         yield _gauge(
             "koord_numa_fragmentation",
-            "Mean over nodes: 0 where the free CPUs fill one NUMA node as far as they can, near 1 where they are scattered.",
+            "Mean over nodes: 0 if the free CPUs fill one NUMA node, near 1 if they are scattered.",
             sum(spread) / len(spread) if spread else 0.0,
         )
         ages = self._sources.topology_ages().values()
@@ -410,25 +408,21 @@ class SchedulerCollector(Collector):
         held = sum(len(found) for found in self._sources.scheduler.writers.double_holds.values())
         yield _gauge("koord_numa_double_holds", "Pairs of pods that hold the same CPUs.", held)
         overcommitted = len(self._sources.scheduler.writers.overcommitted)
-        yield _gauge(
-            "koord_numa_overcommitted_nodes", "Shared nodes whose requests exceed what they have.", overcommitted
-        )
+        yield _gauge("koord_numa_overcommitted_nodes", "Shared nodes whose requests exceed allocatable.", overcommitted)
         yield from kubelet_metrics(self._sources.scheduler, time())
         quarantine = self._sources.scheduler.handle.quarantine
-        yield _counts(
-            "koord_numa_quarantined", "Objects left alone after a failure, by kind.", "kind", quarantine.counts
-        )
-        yield _gauge(
-            "koord_numa_quarantined_objects", "Objects that have failed and not worked since.", len(quarantine)
-        )
+        yield _counts("koord_numa_quarantined", "Objects that were quarantined, by kind.", "kind", quarantine.counts)
+        yield _gauge("koord_numa_quarantined_objects", "Objects in quarantine.", len(quarantine))
         yield _counts(
             "koord_numa_foreign_writes",
-            "Binds and resource-status of our pods that another writer made.",
+            "Binds and resource-status changes of this scheduler's pods by other writers.",
             "kind",
             self._sources.scheduler.writers.foreign,
         )
         untrusted = sum(1 for record in nodes.values() if record.distrust)
-        yield _gauge("koord_numa_untrusted_nodes", "Nodes whose CPU owners clash.", untrusted)
+        yield _gauge(
+            "koord_numa_untrusted_nodes", "Nodes on which the scheduler and the kubelet both own CPUs.", untrusted
+        )
         yield from device_metrics(nodes.values())
         yield from group_metrics(self._sources.scheduler)
 
@@ -437,9 +431,9 @@ class SchedulerCollector(Collector):
         leader.add_metric((self._sources.scheduler.settings.lease.name,), float(self._sources.lease.fresh()))
         yield leader
         rivals = len(self._sources.lease_conflicts.rivals)
-        yield _gauge("koord_numa_second_schedulers", "Held Leases of other schedulers of our names.", rivals)
+        yield _gauge("koord_numa_second_schedulers", "Leases held by other schedulers of the same names.", rivals)
         age = GaugeMetricFamily(
-            "koord_numa_watch_age_seconds", "Since the last list, event or bookmark.", labels=("resource",)
+            "koord_numa_watch_age_seconds", "Time since the last list, event or bookmark.", labels=("resource",)
         )
         relists = CounterMetricFamily("koord_numa_watch_relists", "Complete lists.", labels=("resource",))
         reconnects = CounterMetricFamily("koord_numa_watch_reconnects", "Watches begun again.", labels=("resource",))
@@ -453,14 +447,16 @@ class SchedulerCollector(Collector):
         yield from (age, relists, reconnects, told)
         yield _counts(
             "koord_numa_events",
-            "Kubernetes events by what became of them.",
+            "Kubernetes events by result.",
             "fate",
             {"posted": self._sources.recorder.posted, "dropped": self._sources.recorder.dropped},
         )
+        yield _gauge("koord_numa_loop_lag_seconds", "Last delay of the event loop.", self._sources.loop_lag.last)
         yield _gauge(
-            "koord_numa_loop_lag_seconds", "How late the event loop woke last time.", self._sources.loop_lag.last
+            "koord_numa_loop_lag_seconds_max",
+            "Maximum delay of the event loop since the start.",
+            self._sources.loop_lag.worst,
         )
-        yield _gauge("koord_numa_loop_lag_seconds_max", "The worst since the start.", self._sources.loop_lag.worst)
         build = GaugeMetricFamily("koord_numa_build_info", "What runs here.", labels=("version",))
         build.add_metric((__version__,), 1)
         yield build
@@ -477,13 +473,21 @@ class NodeCollector(Collector):
         """Return every family, with nodes sorted by name."""
         free = GaugeMetricFamily("koord_numa_node_free_cpus", "Whole CPUs that no pod holds.", labels=("node",))
         largest = GaugeMetricFamily(
-            "koord_numa_node_largest_aligned_cpus", "The most that one of its NUMA nodes has free.", labels=("node",)
+            "koord_numa_node_largest_aligned_cpus",
+            "Maximum number of free CPUs on one NUMA node of the node.",
+            labels=("node",),
         )
         fragmentation = GaugeMetricFamily(
             "koord_numa_node_fragmentation", "As koord_numa_fragmentation.", labels=("node",)
         )
-        age = GaugeMetricFamily("koord_numa_node_topology_age_seconds", "Since it last changed.", labels=("node",))
-        untrusted = GaugeMetricFamily("koord_numa_node_untrusted", "1 while CPU owners clash.", labels=("node",))
+        age = GaugeMetricFamily(
+            "koord_numa_node_topology_age_seconds",
+            "Time since the NodeResourceTopology of the node changed.",
+            labels=("node",),
+        )
+        untrusted = GaugeMetricFamily(
+            "koord_numa_node_untrusted", "1 while the scheduler and the kubelet both own CPUs.", labels=("node",)
+        )
         nodes = self._sources.scheduler.cache.nodes
         for name, room in self._free_cpus.of(nodes).items():
             free.add_metric((name,), room.free)

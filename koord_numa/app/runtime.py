@@ -225,7 +225,7 @@ class Runtime:
         """
         if self.api.cut_off or self.scheduler.loop.binding.cut_off:
             lease.stop_acting()
-            _log.warning("writes were in flight after %g s: the lease is not released, it runs out by itself", SETTLE)
+            _log.warning("writes were in flight after %g s: the lease is not released and will expire", SETTLE)
         else:
             await lease.release()
 
@@ -250,7 +250,7 @@ class Runtime:
             lease.name,
             warning=True,
             reason="SecondScheduler",
-            message=f"{rival}; CPUs may be given twice",
+            message=f"{rival}; CPUs may be allocated twice",
         )
 
     async def _catch_up(self) -> None:
@@ -286,10 +286,10 @@ class Runtime:
 
     def _unhealthy(self) -> Iterator[str]:
         if self.tasks.failure.done():
-            yield f"a task has died: {self.tasks.failure.result()}"
+            yield f"a task has failed: {self.tasks.failure.result()}"
         for informer in self.informers.all:
             if informer.stuck > STUCK:
-                yield f"{informer.kind}: neither an answer nor a failure for {informer.stuck:.0f} s"
+                yield f"{informer.kind}: no response for {informer.stuck:.0f} s"
 
     def _not_ready(self) -> Iterator[str]:
         """Yield the reasons why this replica cannot schedule or take over at once. A warm standby is ready."""

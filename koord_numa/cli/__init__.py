@@ -27,7 +27,7 @@ INTERRUPTED: Final = 130
 """Exit status after Ctrl-C, as of a process that SIGINT ends."""
 
 EXAMPLES: Final[Examples] = (
-    ("What every node has left, per NUMA node", "nodes"),
+    ("Free CPUs of every node, per NUMA node", "nodes"),
     ("Why a pod waits and what would make it fit", "explain web-1 -n team"),
     ("Where the pods of a manifest would go", "simulate -f pod.yaml"),
 )

@@ -33,7 +33,7 @@ class DurationParameter(click.ParamType):  # type: ignore[type-arg]  # generic i
             return value
         parts = _DURATION.findall(value)
         if not parts or "".join(number + unit for number, unit in parts) != value:
-            self.fail(f"{value!r} is no duration such as 30s", param, ctx)
+            self.fail(f"{value!r} is not a duration such as 30s", param, ctx)
         return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 

@@ -204,7 +204,7 @@ def _split(address: str) -> SplitResult:
     except ValueError:
         valid = False
     if not valid:
-        raise NoCredentials(f"no credentials for a cluster: {address!r} is no address of a server")
+        raise NoCredentials(f"no credentials for a cluster: {address!r} is not a server address")
     return found
 
 

@@ -163,7 +163,7 @@ def load_credentials(kubeconfig: Path | None = None, overrides: Overrides = Over
     except OSError as error:
         raise _unusable(error) from error
     except (AttributeError, LookupError, TypeError, ValueError) as error:  # parts of other types than kubectl's
-        raise _unusable(f"{config.name} is no kubeconfig: {error}") from error
+        raise _unusable(f"{config.name} is not a kubeconfig: {error}") from error
 
 
 def _in_cluster() -> bool:
@@ -240,9 +240,9 @@ def _merged(paths: list[Path]) -> Kubeconfig:
         except OSError as error:
             raise _unusable(error) from error
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise _unusable(f"{path} is no kubeconfig: {' '.join(str(error).split())}") from error
+            raise _unusable(f"{path} is not a kubeconfig: {' '.join(str(error).split())}") from error
         if not isinstance(found, dict) or not any(key in found for key in ("clusters", "contexts", "users")):
-            raise _unusable(f"{path} is no kubeconfig: it has neither clusters nor contexts nor users")
+            raise _unusable(f"{path} is not a kubeconfig: it has neither clusters nor contexts nor users")
         merged.current = merged.current or str(found.get("current-context") or "")
         for kind, into in (("context", merged.contexts), ("cluster", merged.clusters), ("user", merged.users)):
             for name, entry in _entries(path, found, kind):
@@ -254,10 +254,10 @@ def _entries(path: Path, found: Entry, kind: str) -> Iterator[tuple[str, Entry]]
     listed = found.get(f"{kind}s") or []
     for item in listed if isinstance(listed, list) else [None]:
         if not isinstance(item, dict) or not isinstance(item.get("name"), str):
-            raise _unusable(f"{path} is no kubeconfig: {kind}s is not a list of entries with names")
+            raise _unusable(f"{path} is not a kubeconfig: {kind}s is not a list of entries with names")
         entry = item.get(kind) or {}
         if not isinstance(entry, dict):
-            raise _unusable(f"{path} is no kubeconfig: the {kind} {item['name']} is not an object")
+            raise _unusable(f"{path} is not a kubeconfig: the {kind} {item['name']} is not an object")
         yield item["name"], entry
 
 
@@ -373,7 +373,7 @@ def _headers(user: Entry) -> Iterator[tuple[str, str]]:
 def _text(value: object) -> str:
     # A line break would start another header.
     if not isinstance(value, str) or "\n" in value or "\r" in value:
-        raise _unusable(f"{value!r} is no name to impersonate")
+        raise _unusable(f"{value!r} is not a name to impersonate")
     return value
 
 
@@ -408,7 +408,7 @@ def _until(expiry: object) -> float:
     try:
         at = datetime.fromisoformat(str(expiry))
     except ValueError:
-        raise _unusable(f"the credential plugin gives an expiry that is no time: {expiry}") from None
+        raise _unusable(f"the credential plugin gives an expiry that is not a time: {expiry}") from None
     left = (at - datetime.now(UTC)).total_seconds()
     return monotonic() + max(1.0, left - EXPIRY_SECONDS)
 

@@ -164,7 +164,7 @@ class LeaderElection:
                 await self._give_up()
             _log.info("leadership released")
         except (ClusterError, TimeoutError) as error:
-            _log.warning("the lease could not be released and runs out by itself: %s", error)
+            _log.warning("the lease could not be released and will expire: %s", error)
 
     async def _give_up(self) -> None:
         """Write an empty holder, unless another process holds the lease. Raises the errors of ``Api.send``."""
@@ -197,7 +197,7 @@ class LeaderElection:
             try:
                 await self._claim(begun)
             except Conflict:
-                _log.info("another candidate was faster")
+                _log.info("another replica acquired the lease first")
 
     def _holding(self) -> bool:
         return self.holder == self.config.identity and bool(self._seen.version)
@@ -263,7 +263,7 @@ class LeaderElection:
             created: dict[str, Any] = await self._api.send(call, Body(lease))
         except Gone:
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.config.namespace}}
-            _log.info("making namespace %s, where the lease is kept", self.config.namespace)
+            _log.info("creating namespace %s for the lease", self.config.namespace)
             await self._api.send(Call("create", NAMESPACES), Body(namespace))
             created = await self._api.send(call, Body(lease))
         return created
@@ -361,7 +361,7 @@ class LeaseConflicts:
                 # A problem is logged once, however often it repeats.
                 if str(error) != self._problem:
                     self._problem = str(error)
-                    _log.warning("a second scheduler would not be noticed: %s", error)
+                    _log.warning("a second scheduler cannot be detected: %s", error)
             await asyncio.sleep(PERIOD)
 
     async def look(self) -> None:
@@ -373,7 +373,7 @@ class LeaseConflicts:
         for rival in self.rivals:
             # Every rival is reported once: an event every 20 s would be redundant.
             if rival not in before:
-                _log.error("%s; CPUs may be given twice", rival)
+                _log.error("%s; CPUs may be allocated twice", rival)
                 self._found(rival)
 
     def _rival(self, raw: Mapping[str, Any]) -> Rival | None:

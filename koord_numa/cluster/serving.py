@@ -432,11 +432,11 @@ class HttpServer:
 
     async def _node(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        return _dump(self._providers.node(name), f"nothing is known of node {name}")
+        return _dump(self._providers.node(name), f"there is no node {name}")
 
     async def _pod(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
-        return _dump(self._providers.pod(namespace, name), f"nothing is known of pod {namespace}/{name}")
+        return _dump(self._providers.pod(namespace, name), f"there is no pod {namespace}/{name}")
 
 
 @web.middleware

@@ -69,7 +69,7 @@ class ApiBinder:
         """
         # Checked before the call: with such keys the pod could not be updated afterwards.
         if wrong := [key for key in annotations if not valid_key(key)]:
-            raise Invalid(f"bind {pod}: {wrong[0]!r} is no annotation key")
+            raise Invalid(f"bind {pod}: {wrong[0]!r} is not an annotation key")
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -268,7 +268,7 @@ class ApiClaimWriter:
             if found.allocation is None:
                 return found
             if not await allowed():
-                raise Conflict(f"claim {claim} is not this process's to deallocate any more")
+                raise Conflict(f"claim {claim} may no longer be deallocated by this process")
             # The driver status belongs to the allocation.
             kept = {
                 key: value
@@ -299,7 +299,7 @@ class ApiClaimWriter:
         if not found.extended or found.owner != pod.uid:
             raise Conflict(f"claim {found} exists and is not that of the pod's extended resources")
         if found.deleting or found.spec.requests != tuple(requests):
-            raise Conflict(f"claim {found} of an earlier attempt is of no use any more")
+            raise Conflict(f"claim {found} of an earlier attempt is no longer needed")
         return found
 
     async def delete(self, claim: ResourceClaim, allowed: StillAllowed) -> None:

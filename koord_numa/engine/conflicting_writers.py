@@ -92,7 +92,7 @@ class ConflictingWriters:
         parts = ", ".join(
             f"{name} {bare_amount(name, asked, up=True)} of {bare_amount(name, there)}" for name, asked, there in over
         )
-        text = f"requests exceed what the node has: {parts}; {foreign} of {len(info.pods)} pods are other schedulers'"
+        text = f"requests exceed allocatable: {parts}; {foreign} of {len(info.pods)} pods belong to other schedulers"
         self.overcommitted[info.name] = text
         log.warning("node %s: %s", info.name, text)
         if self._handle.dependencies.lease.fresh():

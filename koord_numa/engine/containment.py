@@ -88,7 +88,7 @@ class Quarantine:
         why = f"{type(error).__name__}: {error}"[:MOST_TEXT]
         self._cases[place] = _Case(subject.version, failures, until, why)
         self.counts[subject.kind] += 1
-        log.error("%s %s (uid %s) is left alone: %s", subject.kind, subject.name, subject.uid, why, exc_info=error)
+        log.error("%s %s (uid %s) is quarantined: %s", subject.kind, subject.name, subject.uid, why, exc_info=error)
         self._tell(subject, why)
         return until
 
@@ -143,7 +143,7 @@ class NodeBackoff:
         if pause is None or pause.until <= now:
             return None
         detail = f"its kubelet answered {pause.why} {pause.times} time(s) to such pods"
-        message = "node(s) had a kubelet that just refused such a pod"
+        message = "node(s) had a kubelet that recently rejected such a pod"
         return Rejection(Reason.COOLING_DOWN, message, detail, resolvable=False)
 
     # Ended pauses are kept for a while, so that the next rejection increases the count.

@@ -384,7 +384,7 @@ class PendingPodHandler:
         if pod.problem:
             # Not queued: a pod that cannot be parsed is not tried until it changes.
             handle.queue.remove(pending)
-            handle.conditions.waits(pending, f"the pod cannot be understood: {pod.problem}")
+            handle.conditions.waits(pending, f"the pod is malformed: {pod.problem}")
         elif not pending.binding:
             self._enqueue(pending, is_new=known is None or has_changed)
             self._kick()

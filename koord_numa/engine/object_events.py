@@ -341,7 +341,7 @@ class PodConditions:
         except (Gone, Invalid):
             return
         except Forbidden as error:
-            log.warning("conditions cannot be written: the right to %s is missing", error.rule)
+            log.warning("conditions cannot be written: the permission to %s is missing", error.rule)
             return
         except ClusterError as error:
             log.debug("the condition of pod %s cannot be written now: %s", pod, error)
@@ -403,7 +403,7 @@ def tell_quarantine(
 
     Every replica reports it once, because most objects are read before a replica leads.
     """
-    message = f"the {subject.kind} {subject.name} is left alone until it changes: {why}"
+    message = f"the {subject.kind} {subject.name} is quarantined until it changes: {why}"
     pending = waiting.get(subject.uid)
     if pending is not None:
         conditions.waits(pending, message)

@@ -110,7 +110,7 @@ UNDECIDED: Final = Undecided.UNDECIDED
 BUDGET_USED: Final = "SelectorBudgetUsed"
 BUDGET_MESSAGE: Final = (
     f"the CEL selectors of the claims of a pod have used their budget of {SELECTOR_LIMITS.claim} units; "
-    "they are evaluated further after a pause that grows up to 5 minutes"
+    "their evaluation continues after a pause that grows up to 5 minutes"
 )
 
 LEASE_POLL_SECONDS: Final = 0.2

@@ -57,7 +57,7 @@ class EventBatches:
             try:
                 self._hand_over(self._waiting.popleft())
             except Exception:  # noqa: BLE001 - contained, as Kopf contains errors of handlers
-                _log.exception("an event cannot be handed over")
+                _log.exception("an event cannot be processed")
         loop = asyncio.get_running_loop()
         if self._waiting:
             loop.call_soon(self._flush)

@@ -94,7 +94,7 @@ def attach(registry: kopf.OperatorRegistry, start: Callable[[], Awaitable[Embedd
             await host.stop()
             # The error sets the exit status of ``kopf run``, so that its supervisor restarts it.
             if host.failure.done():
-                raise kopf.PermanentError("a task of the scheduler has died") from host.failure.result()
+                raise kopf.PermanentError("a task of the scheduler has failed") from host.failure.result()
 
 
 KOPF: Final = str(Path(kopf.__file__).parent)
@@ -145,7 +145,7 @@ async def supervise(roots: Collection[Task]) -> None:
             if ending > ENDING:
                 raise KopfStalled(f"Kopf has not ended for {ENDING * EXIT_SECONDS:g} s")
         elif over := [task for task in parts if task.done()]:
-            raise KopfStalled(f"Kopf goes on without its {over[0].get_name()}") from _error(over[0])
+            raise KopfStalled(f"Kopf runs without its {over[0].get_name()}") from _error(over[0])
         # Collected once per iteration: Kopf has a task for every recently changed object.
         parts = _parts()
         for task in parts:
@@ -258,7 +258,7 @@ class EmbeddedKopf:
             # A successful run resets the back-off.
             failures = 1 if clock() - begun > STEADY else failures + 1
             pause = RESTART.pause(failures, dice())
-            _log.error("Kopf gave up and is started again in %.1f s: %r", pause, error)
+            _log.error("Kopf failed and is restarted in %.1f s: %r", pause, error)
             # The pause ends early when the process stops.
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):

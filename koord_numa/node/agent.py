@@ -152,7 +152,7 @@ class Agent:
         if host is None or self._runtime is None or self._cri is None:
             return 0
         result = await applier.apply(applier.unpinned(host, await self._cri.containers()), self._cgroups, self._runtime)
-        logger.info("handed all CPUs back to %d containers", len(result.updated))
+        logger.info("returned all CPUs to %d containers", len(result.updated))
         return len(result.updated)
 
     async def release_only(self) -> int:
@@ -322,7 +322,7 @@ class Agent:
         self.metrics.missing.set(sum(bool(one.missing) for one in seen.differences))
         why, no_cgroup = (
             self._why(),
-            f"no kubepods below {self._cgroups.root} has it: is the kubelet's cgroupRoot another?",
+            f"no kubepods below {self._cgroups.root} has it: does the kubelet have another cgroupRoot?",
         )
         for one in seen.appeared:
             if one.missing:
@@ -491,7 +491,7 @@ class Agent:
                 if error.unimplemented:
                     # The runtime does not support events. Wait forever: the timed rounds do the work.
                     await asyncio.Event().wait()
-                logger.warning("container events are not seen: %s", error)
+                logger.warning("container events are not available: %s", error)
             await asyncio.sleep(APPLY_INTERVAL)
 
     async def _kubelet_options(self) -> KubeletOptions | None:
@@ -529,7 +529,7 @@ class Agent:
         try:
             found = await self._api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}")
         except NodeApiError as error:
-            logger.warning("whether the agent is removed is not known, cpusets stay: %s", error)
+            logger.warning("cannot determine whether the agent is being removed, cpusets are kept: %s", error)
             return False
         return found is None or bool((found.get("metadata") or {}).get("deletionTimestamp"))
 

@@ -81,7 +81,7 @@ async def from_kubeconfig(path: Path) -> ApiAccess:
         raise NodeApiError(0, f"{path} is nested too deeply") from None
     host = found.host or ""
     if not host.startswith(("http://", "https://")):
-        raise NodeApiError(0, f"{path}: {host!r} is no address of a server")
+        raise NodeApiError(0, f"{path}: {host!r} is not a server address")
     try:
         tls = _tls(found) if host.startswith("https") else None
     except OSError as error:  # includes errors of ssl

@@ -60,7 +60,7 @@ def isolation_plan(host: Host, pods: Iterable[DecidedPod], of_node: frozenset[st
         if unknown := sorted(words - _WORDS):
             reasons.append(f"{', '.join(unknown)[:100]} is none of {', '.join(sorted(_WORDS))}")
         if not pod.cpus:
-            reasons.append("the pod has no CPUs of its own")
+            reasons.append("the pod has no exclusive CPUs")
         siblings = EMPTY
         for cpu in pod.cpus if CpuIsolation.SIBLINGS in words else ():
             siblings |= cores.get(cpu, EMPTY)

@@ -119,10 +119,10 @@ def kubelet_options(config: object) -> KubeletOptions:
     if isinstance(config, Mapping) and "kubeletconfig" in config:
         config = config["kubeletconfig"]
     if not isinstance(config, Mapping):
-        raise KubeletConfigError(f"a {type(config).__name__} is no KubeletConfiguration")
+        raise KubeletConfigError(f"a {type(config).__name__} is not a KubeletConfiguration")
     # Every field has a default: without this check, any other kind of file would be valid.
     if (kind := config.get("kind", _KIND)) != _KIND:
-        raise KubeletConfigError(f"a {kind} is no {_KIND}")
+        raise KubeletConfigError(f"a {kind} is not a {_KIND}")
     reserved = _text(config, "reservedSystemCPUs", "")
     try:
         # None and the empty set differ: without the option a static kubelet chooses the reserved CPUs itself.
@@ -171,14 +171,14 @@ def _text(config: Mapping[str, Any], name: str, default: str) -> str:
     if value is None or value == "":
         return default
     if not isinstance(value, str):
-        raise KubeletConfigError(f"{name} is no text")
+        raise KubeletConfigError(f"{name} is not text")
     return value
 
 
 def _texts(config: Mapping[str, Any], name: str) -> dict[str, str]:
     value = config.get(name) or {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise KubeletConfigError(f"{name} is no map")
+        raise KubeletConfigError(f"{name} is not a map")
     # YAML parses an unquoted true as a boolean. The kubelet rejects it, but the meaning is clear.
     return {key: str(item).lower() if isinstance(item, bool) else str(item) for key, item in value.items()}
 

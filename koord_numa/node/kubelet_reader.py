@@ -134,7 +134,7 @@ class HostSource:
         except SysfsError as error:
             # The kernel removes files one by one when a CPU goes offline. The next round reads a complete set.
             if str(error) != self._error:
-                logger.error("the machine cannot be read, its last description stays: %s", error)  # noqa: TRY400  (expected: the sentence says it all)
+                logger.error("the machine cannot be read, the last description is kept: %s", error)  # noqa: TRY400  (expected: the sentence says it all)
             self._error = str(error)
         return self.value
 
@@ -339,7 +339,7 @@ class KubeletReader:
             self._missing_since = self._since(self._missing_since)
             if not self._is_over(self._missing_since):
                 raise
-            self._warn_once(f"podresources is believed: {contradiction}")
+            self._warn_once(f"podresources takes precedence: {contradiction}")
         else:
             self._missing_since = None
 

@@ -51,7 +51,7 @@ class AgentMetrics:
         self.registry = CollectorRegistry()
         self.writes = self._counter("topology_writes_total", "Server-side applies of the NodeResourceTopology.")
         self.errors = Counter(
-            f"{_PREFIX}errors_total", "What could not be read or done, by source.", ["source"], registry=self.registry
+            f"{_PREFIX}errors_total", "Failed reads and writes, by source.", ["source"], registry=self.registry
         )
         self.differences = Gauge(
             f"{_PREFIX}cpuset_differences", "Pods that run on other CPUs than decided.", registry=self.registry
@@ -65,7 +65,7 @@ class AgentMetrics:
         self.kept_off = self._gauge("interrupts_kept_off", "Interrupts that are kept off exclusive CPUs.")
         self.unmovable = self._gauge(
             "interrupts_unmovable",
-            "Interrupts that stay on exclusive CPUs, because the kernel does not let them be moved.",
+            "Interrupts on exclusive CPUs that the kernel does not move.",
         )
         self.returned = self._counter(
             "interrupts_returned_total", "Interrupts that another program has moved back to exclusive CPUs."
@@ -74,9 +74,7 @@ class AgentMetrics:
             "isolation_refused", "Pods whose requested isolation of CPUs is not honored."
         )
         self.updates = self._counter("cpuset_updates_total", "Containers whose cpuset was changed.")
-        self.rereads = self._counter(
-            "kubelet_rereads_total", "Readings of the kubelet that contradicted themselves and were repeated."
-        )
+        self.rereads = self._counter("kubelet_rereads_total", "Repeated contradictory readings of the kubelet.")
         self.state_known = Gauge(
             f"{_PREFIX}kubelet_state_known",
             "1 while the kubelet's exact state is known and published, else 0.",
@@ -84,7 +82,7 @@ class AgentMetrics:
         )
         self.pinned = Histogram(
             f"{_PREFIX}pinned_seconds",
-            "From the moment a container was seen running until it ran on its decided CPUs.",
+            "Time from the start of a container to its decided CPUs.",
             # From a container event in time to two missed rounds.
             buckets=(0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60),
             registry=self.registry,

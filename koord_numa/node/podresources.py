@@ -283,7 +283,7 @@ def _cpus(ids: Iterable[int], who: str) -> CpuSet:
     bits = 0
     for cpu in ids:
         if not 0 <= cpu <= MAX_CPU:
-            raise PodResourcesError(f"{who}: {cpu} is no CPU id")
+            raise PodResourcesError(f"{who}: {cpu} is not a CPU id")
         bits |= 1 << cpu
     return CpuSet(bits)
 
@@ -292,7 +292,7 @@ def _numa(nodes: Iterable[Any], who: str) -> frozenset[int]:
     found = frozenset(node.ID for node in nodes)
     for numa in found:
         if not 0 <= numa < MOST_NUMA_NODES:
-            raise PodResourcesError(f"{who}: {numa} is no NUMA node")
+            raise PodResourcesError(f"{who}: {numa} is not a NUMA node")
     return found
 
 

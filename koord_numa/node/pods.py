@@ -202,7 +202,7 @@ def _resource_status(text: str) -> tuple[CpuSet, dict[int, dict[str, int]]]:
     for entry in map(_folded, found.get("numanoderesources") or ()):
         numa = entry.get("node") or 0
         if not isinstance(numa, int) or not 0 <= numa < _MOST_NUMA_NODES:
-            raise ValueError(f"{str(numa)[:40]} is no NUMA node")
+            raise ValueError(f"{str(numa)[:40]} is not a NUMA node")
         # Several entries of a NUMA node add up.
         here = amounts.setdefault(numa, {})
         for name, quantity in (entry.get("resources") or {}).items():

@@ -176,7 +176,7 @@ class Publisher(_ObjectWriter):
         return True
 
     def _wanted(self, facts: NodeFacts, differences: Mapping[str, Mapping[str, str]]) -> Json | None:
-        """Return the object to apply, ``None`` if only options may be published and there is no object yet."""
+        """Return the object to apply, ``None`` if only options may be published and there is not an object yet."""
         # OPTIONS means that zones belong to another publisher, even before they exist.
         foreign = self._publish is Publish.OPTIONS or (self._publish is Publish.AUTO and others_publish(self._seen))
         if foreign and self._seen is None:

@@ -61,7 +61,7 @@ class Sysfs:
         try:
             return content.decode("ascii").strip()
         except UnicodeDecodeError:
-            raise SysfsError(f"{path} is no text") from None
+            raise SysfsError(f"{path} is not text") from None
 
     def check_complete(self) -> None:
         """Raise ``SysfsError`` if a file ends in the middle of a line while others do not."""
@@ -222,7 +222,7 @@ def _ids(sysfs: Sysfs, cpu: int) -> tuple[int | None, int | None, int | None]:
         number = sysfs.number(*folder, name)
         # -1 if the architecture does not define it (include/linux/topology.h).
         if number is not None and not UNKNOWN <= number < 2**31:
-            raise sysfs.error(f"{number} is no id", *folder, name)
+            raise sysfs.error(f"{number} is not an id", *folder, name)
         found.append(number)
     return found[0], found[1], found[2]
 
@@ -244,7 +244,7 @@ def _siblings(sysfs: Sysfs, cpus: list[int], among: CpuSet) -> dict[int, CpuSet]
     if untold := [cpu for cpu in cpus if cpu not in known]:
         raise sysfs.error("names no siblings, and other CPUs do", *CPU, f"cpu{untold[0]}", "topology")
     if (odd := disagreeing(known)) is not None:
-        raise sysfs.error(f"siblings {known[odd]} do not agree who they are", *CPU, f"cpu{odd}", "topology")
+        raise sysfs.error(f"siblings {known[odd]} list different siblings", *CPU, f"cpu{odd}", "topology")
     return known
 
 
@@ -450,7 +450,7 @@ def _distances(sysfs: Sysfs, ids: list[int], everything: list[int], warnings: li
             continue
         words = text.split()
         if not words or not all(word.isdecimal() and len(word) <= 9 for word in words):
-            raise sysfs.error(f"{text[:40]!r} is no list of distances", *NODE, f"node{numa}", "distance")
+            raise sysfs.error(f"{text[:40]!r} is not a list of distances", *NODE, f"node{numa}", "distance")
         rows[numa] = [int(word) for word in words]
     if not rows:
         return {}
@@ -501,7 +501,7 @@ def read_pci(sysfs: Sysfs) -> tuple[PciDevice, ...]:
             continue
         match = _CLASS.fullmatch(text)
         if match is None:
-            raise sysfs.error(f"{text[:40]!r} is no PCI class", *DEVICES, address, "class")
+            raise sysfs.error(f"{text[:40]!r} is not a PCI class", *DEVICES, address, "class")
         kind = match.group(1)[:4].lower()
         if kind.startswith(CLASSES):
             # -1: the firmware has no proximity domain for the device (ACPI _PXM).

@@ -393,12 +393,12 @@ REPAIRS: Final[Mapping[Reason, str]] = {
     Reason.BAD_TOPOLOGY: "repair the NodeResourceTopology of {node}: {detail}",
     Reason.BAD_NODE: "repair the Node object {node}: {detail}",
     Reason.BAD_POD: "repair the pod: {detail}",
-    Reason.UNTRUSTED: "settle who owns the CPUs of {node}: {detail}",
-    Reason.COOLING_DOWN: "wait: {node} rests after its kubelet refused such a pod; its events have the reason",
+    Reason.UNTRUSTED: "resolve the owner of the CPUs of {node}: {detail}",
+    Reason.COOLING_DOWN: "wait: {node} is in back-off, because its kubelet rejected such a pod; its events have the reason",
     Reason.UNSCHEDULABLE: "kubectl uncordon {node}",
     Reason.LOCKED: "wait until the RebindResource on {node} has ended",
-    Reason.VOLUME: "settle the pod's volumes: {detail}",
-    Reason.UNSUPPORTED: "remove what is not supported from the pod: {detail}",
+    Reason.VOLUME: "repair the pod's volumes: {detail}",
+    Reason.UNSUPPORTED: "remove the unsupported field from the pod: {detail}",
 }
 
 
@@ -452,7 +452,7 @@ def _lagging(probe: Probe) -> Iterator[Remedy]:
         asked = info.ledger.amounts.get(CPU, 0)
         if shown - asked >= MILLI:
             text = (
-                f"the topology of {name} shows {amounts_text({CPU: shown})} in use, and the pods there ask for {bare_amount(CPU, asked)}: "
+                f"the topology of {name} shows {amounts_text({CPU: shown})} in use, but its pods request {bare_amount(CPU, asked)}: "
                 "its node agent lags behind or has stopped"
             )
             yield Remedy("repair", name, text)

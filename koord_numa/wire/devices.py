@@ -217,7 +217,7 @@ def _partitions(annotations: Mapping[str, str], path: FieldPath) -> Partitions |
     found: dict[int, tuple[Partition, ...]] = {}
     for size, listed in table.items():
         if not size.isascii() or not size.isdigit() or not 0 < len(size) <= 3:
-            raise path.error(f"{quoted(size)} is no number of GPUs")
+            raise path.error(f"{quoted(size)} is not a number of GPUs")
         found[int(size)] = tuple(_partition(model, int(size), path.at(size)) for model in listed or ())
     return tuple(sorted(found.items()))
 
@@ -362,7 +362,7 @@ def _selector(model: LabelSelectorModel | None, path: FieldPath) -> LabelSelecto
     selector = label_selector(model, path)
     for need in () if selector is None else selector.requirements:
         if need.operator in (Operator.GT, Operator.LT):
-            raise path.at(need.key).error(f"{need.operator.value} is no operator of a label selector")
+            raise path.at(need.key).error(f"{need.operator.value} is not an operator of a label selector")
     return selector
 
 

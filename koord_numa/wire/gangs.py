@@ -217,12 +217,12 @@ def _contained(parse: Callable[[], GangSpec]) -> GangSpec:
     try:
         return parse()
     except WireError as error:
-        return GangSpec(problem=f"the gang cannot be understood: {error}")
+        return GangSpec(problem=f"the gang is malformed: {error}")
 
 
 def _count(text: str, path: FieldPath) -> int:
     if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text)):
-        raise path.error(f"{quoted(text)} is no number of pods")
+        raise path.error(f"{quoted(text)} is not a number of pods")
     return int(text)
 
 

@@ -179,7 +179,7 @@ def with_cpus(status_text: str, cpus: CpuSet, numa: NumaAmounts | None = None) -
     except ValueError as error:
         raise path.error(f"is not JSON: {error}") from None
     if not isinstance(status, dict):
-        raise path.error("is no JSON object")
+        raise path.error("is not a JSON object")
     # Go's encoding/json matches names case-insensitively: every spelling present must be changed.
     keys = [key for key in status if key.lower() == "cpuset"] or ["cpuset"]
     changed: dict[str, Any] = dict.fromkeys(keys, str(cpus))

@@ -147,7 +147,7 @@ async def test_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             assert (status, node["heldCPUs"], [pod["pod"] for pod in node["pods"]]) == (200, "0,8", ["default/a"])
             status, pod = await ask("/pods/default/big")
             assert (status, pod["state"], pod["refusedBy"]["n"]["reason"]) == (200, "waiting", "resources")
-            assert await ask("/nodes/m") == (404, {"error": "nothing is known of node m"})
-            assert await ask("/pods/default/b") == (404, {"error": "nothing is known of pod default/b"})
+            assert await ask("/nodes/m") == (404, {"error": "there is no node m"})
+            assert await ask("/pods/default/b") == (404, {"error": "there is no pod default/b"})
             async with session.post(f"{url}/nodes/n") as response:
                 assert response.status == 405

@@ -85,7 +85,7 @@ class Replica:
         watching = asyncio.create_task(self._keep_watching(runtime, stop))
         await self._ending.wait()
         if runtime.tasks.failure.done():
-            self.errors.append(f"a task has died: {runtime.tasks.failure.result()!r}")
+            self.errors.append(f"a task has failed: {runtime.tasks.failure.result()!r}")
         if self._killed:
             await runtime.tasks.stop()
             await runtime.api.close()

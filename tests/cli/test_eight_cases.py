@@ -145,7 +145,7 @@ CASES: Final = {
     "stale topology": Case(
         pod("p", 4, **ON_THEIRS),
         "NUMA 0 has 2 of 8 CPUs free, NUMA 1 has 2 of 8",
-        "the topology of theirs shows 12 CPUs in use, and the pods there ask for 0: its node agent lags behind or has stopped",
+        "the topology of theirs shows 12 CPUs in use, but its pods request 0: its node agent lags behind or has stopped",
         publish("8"),
         prepare=publish("2"),
     ),
@@ -166,7 +166,7 @@ CASES: Final = {
     "volume": Case(
         using(pod("p", 2), "data"),
         'persistentvolumeclaim "data" not found',
-        'settle the pod\'s volumes: persistentvolumeclaim "data" not found',
+        'repair the pod\'s volumes: persistentvolumeclaim "data" not found',
         with_claim,
     ),
     "exclusive neighbour": Case(

@@ -132,7 +132,7 @@ async def test_why_a_group_of_the_cluster_waits(tmp_path: Path) -> None:
         "  What would make the group fit:",
         "  - with minCount 2 instead of 3 it fits on own",
         "  - container c with 4 CPUs instead of 6 in 3 pods fits on own",
-        "  By the API objects, not by the record of a running scheduler.",
+        "  From the API objects, not from a running scheduler.",
     ]
     assert listed.output.count("with minCount 2 instead of 3 it fits on own") == 3
 

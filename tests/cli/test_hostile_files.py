@@ -115,7 +115,7 @@ def test_another_file_is_no_configuration_of_a_kubelet(tmp_path: Path) -> None:
     file = tmp_path / "pod.yaml"
     file.write_text("{apiVersion: v1, kind: Pod, metadata: {name: p}}")
     answer = CliRunner().invoke(main, ["node-agent", "--print", "--kubelet-config", str(file)])
-    assert (answer.exit_code, answer.output) == (1, f"Error: {file}: a Pod is no KubeletConfiguration\n")
+    assert (answer.exit_code, answer.output) == (1, f"Error: {file}: a Pod is not a KubeletConfiguration\n")
 
 
 @pytest.mark.parametrize(

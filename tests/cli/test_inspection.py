@@ -12,7 +12,7 @@ from koord_numa.cli.demo.sandbox_cluster import sandbox_cluster
 from koord_numa.sandbox.machines import read_descriptions
 from tests.cli.small import SHAPE, ask, pod, small_cluster
 
-BY_OBJECTS = "  By the API objects, not by the record of a running scheduler."
+BY_OBJECTS = "  From the API objects, not from a running scheduler."
 RUNNING = pod("runs", 4, node="own", cpus="0-1,8-9")
 
 
@@ -186,7 +186,7 @@ async def test_pods_of_a_manifest_go_one_after_another(tmp_path: Path) -> None:
         pytest.param(
             "kind: Pod\nmetadata: {name: p}\nspec: {priorityClassName: x}", "no PriorityClass x", id="priority"
         ),
-        pytest.param("- 1", "no Kubernetes object", id="a-list"),
+        pytest.param("- 1", "not a Kubernetes object", id="a-list"),
         pytest.param("kind: ConfigMap", "the manifest makes no pods: it has 1 ConfigMap", id="no-pods"),
         pytest.param("kind: Job\nspec: {parallelism: -1, template: {}}", "replicas must be a number", id="negative"),
         pytest.param("kind: Pod\nmetadata: {}", "metadata.name", id="no-name"),
@@ -216,7 +216,7 @@ async def test_without_a_cluster(tmp_path: Path) -> None:
         pytest.param("kind: Pod\nmetadata: {name: p, uid: u}", "there are no nodes", id="no-nodes"),
         pytest.param("kind: Node\nmetadata: {}", "Node: metadata.name", id="no-name"),
         pytest.param("a: [", "is not YAML", id="not-yaml"),
-        pytest.param("- 1", "no Kubernetes object", id="a-list"),
+        pytest.param("- 1", "not a Kubernetes object", id="a-list"),
     ],
 )
 def test_files_that_are_no_cluster(tmp_path: Path, text: str, message: str) -> None:

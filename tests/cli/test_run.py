@@ -70,7 +70,7 @@ def test_every_command_is_listed() -> None:
     [
         pytest.param(["--config", "/does/not/exist"], "/does/not/exist: cannot be read", id="configuration"),
         pytest.param(["--kubeconfig", "/does/not/exist"], "there is no file /does/not/exist", id="kubeconfig"),
-        pytest.param(["--kubeconfig", __file__], "is no kubeconfig", id="not-a-kubeconfig"),
+        pytest.param(["--kubeconfig", __file__], "is not a kubeconfig", id="not-a-kubeconfig"),
         pytest.param(["--log-format", "xml"], "'xml' is not one of", id="flag"),
     ],
 )

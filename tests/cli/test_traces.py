@@ -68,8 +68,8 @@ def test_two_configurations_on_a_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("machines", "row", "error"),
     [
-        pytest.param("a,b\n1,2\n", "", "is no trace of this kind: it has no column cpu_milli, gpu, memory_mib, sn", id="columns"),
-        pytest.param(MACHINES.replace("32000", "many"), "", "n-0: cpu_milli is no whole number: 'many'", id="number"),
+        pytest.param("a,b\n1,2\n", "", "is not a trace of this kind: it has no column cpu_milli, gpu, memory_mib, sn", id="columns"),
+        pytest.param(MACHINES.replace("32000", "many"), "", "n-0: cpu_milli is not a whole number: 'many'", id="number"),
         pytest.param(MACHINES, "p,1,1,1,1000,V100M16|V100M32,LS,Running,0,9,0", "p asks for GPU models (V100M16|V100M32)", id="models"),
     ],
 )  # fmt: skip

@@ -81,7 +81,7 @@ async def test_a_status_that_cannot_be_understood_is_never_rewritten(
     server: ApiServer, writer: ApiRebindWriter
 ) -> None:
     revision = await writer.read_pod(seated(server, "[]"))
-    with pytest.raises(Invalid, match="is no JSON object"):
+    with pytest.raises(Invalid, match="is not a JSON object"):
         await writer.patch_cpus(revision, CpuSet.parse("4-5"))
 
 

@@ -46,7 +46,7 @@ def faults(schema: Schema, path: str = "") -> Iterator[str]:
 def root_faults(schema: Schema) -> Iterator[str]:
     """Further rules for the root of a schema."""
     if schema.get("type") != "object":
-        yield "the root is no object"
+        yield "the root is not an object"
     if set(schema.get("properties", {}).get("metadata", {})) - {"type", "properties", "description"}:
         yield "metadata may only be restricted in its name"
     if "default" in schema:

@@ -107,7 +107,7 @@ ACCEPTED: dict[str, Json] = {
     "no limit": pod(),
     "a shared pod may burst": pod("LS", requests={"cpu": "500m"}, limits={"cpu": "2"}),
     "no class at all": pod("", requests={"cpu": "500m"}),
-    "a batch pod has no CPUs of its own": pod(
+    "a batch pod has no exclusive CPUs": pod(
         requests={"cpu": "1500m"}, labels={"koordinator.sh/priority-class": "koord-batch"}
     ),
     "halves add up": pod(containers=[sized("500m"), sized("1500m")]),

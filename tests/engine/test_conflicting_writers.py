@@ -111,7 +111,7 @@ def test_a_node_that_two_schedulers_have_overcommitted_is_said_once(world: World
     observe("ADDED", theirs)
     observe("MODIFIED", replace(theirs, labels=(("a", "b"),)))
     assert world.diary.reasons("node") == [OVERCOMMITTED]
-    assert "cpu 9 of 8; 1 of 2 pods are other schedulers'" in world.engine.writers.warnings()[0]
+    assert "cpu 9 of 8; 1 of 2 pods belong to other schedulers" in world.engine.writers.warnings()[0]
     observe("DELETED", theirs)
     assert world.engine.writers.warnings() == []
 

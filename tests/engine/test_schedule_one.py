@@ -79,7 +79,7 @@ async def test_a_malformed_pod_is_told_and_not_tried() -> None:
     world = make_world(make_node("node"))
     world.waits(make_pod("pod", problem="annotation x is not JSON"))
     assert world.engine.loop.next_pod() is None
-    assert world.diary.events == [("pod", "FailedScheduling", "the pod cannot be understood: annotation x is not JSON")]
+    assert world.diary.events == [("pod", "FailedScheduling", "the pod is malformed: annotation x is not JSON")]
 
 
 async def test_nothing_is_decided_or_written_without_the_lease() -> None:
@@ -152,7 +152,7 @@ async def test_a_kubelet_that_refuses_rests_for_that_class_only() -> None:
     world.waits(make_pod("twin", cpu=2000), make_pod("other", cpu=1000))
     await world.settle()
     assert world.nodes_of() == {"twin": "", "other": "node"}
-    assert "1 node(s) had a kubelet that just refused such a pod" in world.engine.explain("uid-twin")
+    assert "1 node(s) had a kubelet that recently rejected such a pod" in world.engine.explain("uid-twin")
     assert world.diary.reasons("node") == ["KubeletRefusal"]
     world.clock.now += 31
     world.engine.assumed_pods.end_node_backoffs()

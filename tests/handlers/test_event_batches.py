@@ -82,4 +82,4 @@ async def test_an_event_that_cannot_be_handed_over_costs_no_other(caplog: pytest
     with caplog.at_level(logging.ERROR):
         heard.put("a", "b", "c")
         await until(lambda: heard.names == ["a", "c"])
-    assert [record.message for record in caplog.records] == ["an event cannot be handed over"]
+    assert [record.message for record in caplog.records] == ["an event cannot be processed"]

@@ -133,7 +133,7 @@ async def test_an_unknown_label_changes_nothing(
             "interrupts are not moved: without --state-dir they cannot be restored after a crash",
             id="no state",
         ),
-        pytest.param("interrupts", "", {}, "the pod has no CPUs of its own", id="shared CPUs"),
+        pytest.param("interrupts", "", {}, "the pod has no exclusive CPUs", id="shared CPUs"),
         pytest.param(
             "siblings",
             "1,3",

@@ -91,7 +91,7 @@ async def test_the_field_of_the_pod_spec_was_never_made() -> None:
     assert (there.node_of("field"), there.node_of("annotation")) == ("", "")
     problem = parse_pod(field).problem
     assert (
-        "spec.topology: is no field of a Pod; use the annotation scheduling.koordinator.sh/numa-topology-spec"
+        "spec.topology: is not a field of a Pod; use the annotation scheduling.koordinator.sh/numa-topology-spec"
         in problem
     )
     await there.create(pod("without", guaranteed("10")))

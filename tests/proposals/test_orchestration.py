@@ -122,7 +122,7 @@ async def test_a_kubelet_aligns_guaranteed_pods_only() -> None:
 async def test_exclusive_policies_on_nodes_of_kubelets() -> None:
     there = kubelets()
     wish = pod("a", guaranteed("2"), spec={"preferredCPUExclusivePolicy": "PCPULevel"})
-    assert "no exclusive policy is honoured" in there.note(wish, "n")
+    assert "no exclusive policy is honored" in there.note(wish, "n")
     demand = pod("b", BURSTABLE, spec={"requiredCPUBindPolicy": "ConstrainedBurst"})
     await there.create(demand)
     assert not there.node_of("b")

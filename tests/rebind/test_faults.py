@@ -31,7 +31,7 @@ async def test_a_step_that_is_refused_ends_it_and_a_second_one_completes_the_wor
         status = await world.ended("first")
         assert (status["phase"], status["reason"]) == (
             "Failed",
-            f"stopped after {step} of {STEPS} steps: koord-numa lacks the right to patch pods",
+            f"stopped after {step} of {STEPS} steps: koord-numa lacks the permission to patch pods",
         )
         assert len(world.moved) == step
         assert world.complaints() == []

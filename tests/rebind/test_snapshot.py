@@ -139,7 +139,7 @@ OBSTACLES = [
     ),
     pytest.param(
         replace(LEFT, cpu_limit={0: 1}),
-        "pods that came meanwhile leave no room for default/c on CPUs 0-1",
+        "new pods leave no room for default/c on CPUs 0-1",
         id="another-pod-came",
     ),
     pytest.param(

@@ -127,7 +127,10 @@ def test_tolerant(changes: dict[str, Any], expected: NodeDevice) -> None:
         ({"metadata": {"name": "worker"}, "spec": {"devices": {}}}, "a list"),
         ({"metadata": {"name": "worker"}, "spec": []}, "an object"),
         (device(GPU, annotations={"scheduling.koordinator.sh/gpu-partitions": "{"}), "is not JSON"),
-        (device(GPU, annotations={"scheduling.koordinator.sh/gpu-partitions": '{"two":[]}'}), "is no number of GPUs"),
+        (
+            device(GPU, annotations={"scheduling.koordinator.sh/gpu-partitions": '{"two":[]}'}),
+            "is not a number of GPUs",
+        ),
         (
             device(GPU, annotations={"scheduling.koordinator.sh/gpu-partitions": '{"2":[{"minors":[0]}]}'}),
             "a partition lists 1 GPUs",
@@ -237,7 +240,7 @@ def test_demands_of_a_pod(annotations: dict[str, str], expected: DeviceSpec) -> 
         ({"device_allocate_hint": '{"gpu":{"exclusivePolicy":"Node"}}'}, "is none of DeviceLevel, PCIeLevel"),
         (
             {"device_allocate_hint": '{"gpu":{"selector":{"matchExpressions":[{"key":"a","operator":"Gt"}]}}}'},
-            "Gt is no operator of a label selector",
+            "Gt is not an operator of a label selector",
         ),
         ({"device_allocate_hint": '{"a":1,"b":2,"c":3,"d":4}'}, "4 device types are too many"),
         ({"device_joint_allocate": '{"deviceTypes":["nic"]}'}, '"nic" is none of fpga, gpu, rdma'),

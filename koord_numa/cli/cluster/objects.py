@@ -97,7 +97,7 @@ def documents(text: str, name: str) -> Iterator[Document]:
 
 def _flat(document: Any, name: str) -> Iterator[Document]:
     if not isinstance(document, dict):
-        raise click.ClickException(f"{name} has a document that is no Kubernetes object")
+        raise click.ClickException(f"{name} has a document that is not a Kubernetes object")
     # A List of kubectl has the kind `List`, lists of the API have kinds like `PodList`.
     if str(document.get("kind") or "").endswith("List") and isinstance(document.get("items"), list):
         for item in document["items"]:
@@ -302,7 +302,7 @@ def _complete(api: BlockingApi, kind: str, resource: Resource, *, optional: bool
 def no_right_to_list(resources: Iterable[Resource]) -> str:
     """Return a line about kinds that RBAC forbids to list, and the role that grants the right."""
     listed = ", ".join(map(str, resources))
-    return f"{listed}: no right to list them; the ClusterRole koord-numa-reader grants it"
+    return f"{listed}: no permission to list them; the ClusterRole koord-numa-reader grants it"
 
 
 def list_raw(api: BlockingApi) -> tuple[list[Document], list[Resource]]:

@@ -76,7 +76,7 @@ def _ask_named(access: Access, url: str, path: str) -> Mapping[str, Any]:
     except (OSError, ValueError, http.client.HTTPException) as error:
         text = " ".join(str(error).split()) or type(error).__name__
         raise click.ClickException(
-            f"the scheduler at {url} cannot be asked: {text}; is kubectl port-forward running?"
+            f"the scheduler at {url} is not reachable: {text}; is kubectl port-forward running?"
         ) from error
 
 
@@ -101,7 +101,7 @@ def _namespace_of(api: BlockingApi, pod: str) -> str:
         listed = api.send(Call("list", PODS), params={"fieldSelector": f"metadata.name={pod}"}, accept=METADATA)
         for item in listed.get("items") or ():
             return str(item["metadata"]["namespace"])
-    raise Gone(f"the Lease's holder {pod!r} is no pod of this cluster")
+    raise Gone(f"the Lease's holder {pod!r} is not a pod of this cluster")
 
 
 def _ask(

@@ -274,7 +274,7 @@ def _candidates(plan: GroupPlan | None) -> dict[str, PreemptionCandidate]:
 def _untried(pod: Pod) -> str:
     """Return the reason why a pod is not tried, or an empty string."""
     if pod.problem:
-        return f"the pod cannot be understood: {pod.problem}"
+        return f"the pod is malformed: {pod.problem}"
     if pod.request.gang is not None and pod.request.gang.problem:
         return pod.request.gang.problem
     if pod.deleting:

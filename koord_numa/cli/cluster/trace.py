@@ -66,7 +66,7 @@ def _rows(path: Path, columns: frozenset[str]) -> Iterator[Row]:
             reader = csv.DictReader(file)
             missing = sorted(columns - set(reader.fieldnames or ()))
             if missing:
-                raise click.ClickException(f"{path} is no trace of this kind: it has no column {', '.join(missing)}")
+                raise click.ClickException(f"{path} is not a trace of this kind: it has no column {', '.join(missing)}")
             yield from reader
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise click.ClickException(f"{path} cannot be read: {error}") from None
@@ -76,7 +76,7 @@ def _number(path: Path, row: Row, column: str) -> int:
     text = row[column] or "0"
     if not text.isascii() or not text.isdigit():
         name = row.get("name") or row.get("sn")
-        raise click.ClickException(f"{path}: {name}: {column} is no whole number: {text!r}")
+        raise click.ClickException(f"{path}: {name}: {column} is not a whole number: {text!r}")
     return int(text)
 
 

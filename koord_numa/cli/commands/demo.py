@@ -10,10 +10,10 @@ from koord_numa.cli.parameters import Documented, FiniteRange
     short_help="Fill a simulated rack through the real operator.",
     examples=(
         ("A simulated rack, filled and shown", "demo"),
-        ("The same, and the cluster stays for kubectl", "demo --keep"),
+        ("The same, and keep the cluster for kubectl", "demo --keep"),
     ),
 )
-@click.option("--keep", is_flag=True, help="Leave the cluster running afterwards, to look around with kubectl.")
+@click.option("--keep", is_flag=True, help="Keep the cluster running for kubectl.")
 @click.option("--seed", type=int, help="Submit the pods in another order.")
 @click.option("--speed", type=FiniteRange(0.1, 10.0), default=1.0, help="Factor of the submission rate.")
 def command(keep: bool, seed: int | None, speed: float) -> None:

@@ -70,7 +70,7 @@ def _question(text: str, namespace: str | None, selects: Selects, scheduler: str
 
 @click.command(
     cls=Documented,
-    short_help="Say why pods wait and what would help, or what a pod holds.",
+    short_help="Show why pods wait and what would make them fit, or what a pod holds.",
     examples=(
         ("Why a pod waits and what would make it fit, or what it holds", "explain web-1"),
         ("Why a group of pods waits", "explain podgroup/train"),
@@ -111,7 +111,7 @@ def command(
         _list(Question(where, "", selects, scheduler, access), output, watch=watch)
         return
     if all_namespaces:
-        raise click.UsageError("-A goes without POD")
+        raise click.UsageError("-A cannot be combined with POD")
     questions = [_question(pod, namespace, selects, scheduler, access) for pod in pods]
     if output.is_table:
         print_changes(lambda: [*_all_lines(questions)], watch=watch)
@@ -177,13 +177,13 @@ def _lines(question: Question, width: int) -> Iterator[str]:
         record = answered.document
         yield f"{record['pod']}  {record.get('asks', '')}  {record.get('policies', '')}"
         yield from record_lines(record, width)
-        yield f"  By the record of the running scheduler, {answered.by}."
+        yield f"  From the running scheduler, {answered.by}."
         return
     snapshot = question.access.snapshot()
     found = _found(snapshot, question)
     yield f"{found.key}  {asked(found)}  {policies(found)}"
     yield from _bound(found, snapshot) if found.node else _waiting(found, snapshot, width)
-    yield "  By the API objects, not by the record of a running scheduler."
+    yield "  From the API objects, not from a running scheduler."
 
 
 def _found(snapshot: "Snapshot", question: Question) -> "Pod":

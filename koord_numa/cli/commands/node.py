@@ -22,7 +22,7 @@ WIDEST = 160
     examples=(
         ("Amounts per NUMA node, a map of the CPUs, and the pods of one node", "node worker-1"),
         ("The same for two nodes", "node worker-1 worker-2"),
-        ("A drawing as lstopo makes it", "node worker-1 -o svg"),
+        ("A drawing in the style of lstopo", "node worker-1 -o svg"),
     ),
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names("nodes"))
@@ -30,7 +30,7 @@ WIDEST = 160
 @with_output
 @with_access
 def command(names: tuple[str, ...], access: Access, output: Output, watch: bool) -> None:
-    """Show nodes: amounts per NUMA node, a map of their CPUs, and the pods that hold them. -o svg draws one as lstopo does."""
+    """Show nodes: amounts per NUMA node, a map of their CPUs, and the pods that hold them. -o svg draws one in the style of lstopo."""
     names = tuple(name.removeprefix("nodes/").removeprefix("node/") for name in names)
     check_watch(watch, access, output)
     if output.is_table:
@@ -43,7 +43,7 @@ def command(names: tuple[str, ...], access: Access, output: Output, watch: bool)
     snapshot = access.snapshot()
     if output.form == "svg":
         if len(names) > 1:
-            raise click.UsageError("-o svg draws one node")
+            raise click.UsageError("-o svg accepts one node")
         _draw(snapshot, names[0])
         return
     views = [node_view(snapshot, _seen(snapshot, name).node.name) for name in names]

@@ -31,7 +31,7 @@ _path = click.Path(path_type=Path)
         ("With the settings of its kubelet", "node-agent --print --kubelet-config /var/lib/kubelet/config.yaml"),
     ),
 )
-@click.option("--sysfs", type=_path, default=Path("/sys"), show_default=True, help="Where sysfs is mounted.")
+@click.option("--sysfs", type=_path, default=Path("/sys"), show_default=True, help="Mount point of sysfs.")
 @click.option(
     "--print", "print_only", is_flag=True, help="Print the NodeResourceTopology as YAML and end. Needs no cluster."
 )
@@ -53,9 +53,9 @@ _path = click.Path(path_type=Path)
     help="The kubelet's --root-dir, with the checkpoint files of its resource managers; empty: do not read them.",
 )
 @click.option(
-    "--cgroups", type=_path, default=Path("/sys/fs/cgroup"), show_default=True, help="Where cgroups are mounted."
+    "--cgroups", type=_path, default=Path("/sys/fs/cgroup"), show_default=True, help="Mount point of cgroups."
 )
-@click.option("--apply", "apply_", is_flag=True, help="Apply decided cpusets; refused where another agent owns CPUs.")
+@click.option("--apply", "apply_", is_flag=True, help="Apply decided cpusets, unless another agent owns the CPUs.")
 @click.option("--apply-memory", is_flag=True, help="With --apply: cpuset.mems as well.")
 @click.option("--cri-socket", type=_path, help="The container runtime's socket, for --apply.")
 @click.option(
@@ -67,12 +67,12 @@ _path = click.Path(path_type=Path)
 @click.option(
     "--direct-writes", is_flag=True, help="With --apply: write cgroups instead of asking the runtime (a fallback)."
 )
-@click.option("--release", is_flag=True, help="Hand all CPUs back to all containers and end; needs --cri-socket.")
+@click.option("--release", is_flag=True, help="Return all CPUs to all containers and exit; needs --cri-socket.")
 @click.option(
     "--daemon-set",
     envvar="DAEMON_SET",
     default="",
-    help="namespace/name of the agent's DaemonSet: CPUs are handed back when it is gone.",
+    help="namespace/name of the agent's DaemonSet: CPUs are returned when it is deleted.",
 )
 @click.option(
     "--koordlet-namespace",
@@ -81,7 +81,7 @@ _path = click.Path(path_type=Path)
     help="Namespace of the DaemonSet koordlet, which disables --apply on its nodes.",
 )
 @click.option(
-    "--proc", type=_path, default=Path("/proc"), show_default=True, help="Where procfs is mounted, for interrupts."
+    "--proc", type=_path, default=Path("/proc"), show_default=True, help="Mount point of procfs, for interrupts."
 )
 @click.option(
     "--run-dir", type=_path, default=Path("/run"), show_default=True, help="The host's /run, for irqbalance's socket."
@@ -196,7 +196,7 @@ async def _main(config: "AgentConfig", kubeconfig: Path | None, *, release: bool
     async with NodeApi(access) as api:
         agent = Agent(config, api)
         if release:
-            click.echo(f"handed all CPUs back to {await agent.release_only()} containers")
+            click.echo(f"returned all CPUs to {await agent.release_only()} containers")
             return
         stop = asyncio.Event()
         # Both signals stop the agent in order. CPUs are released only when the DaemonSet is deleted.

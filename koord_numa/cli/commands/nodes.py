@@ -31,7 +31,7 @@ from koord_numa.view.documents import Document, document
 
 @click.command(
     cls=Documented,
-    short_help="List what every node has left.",
+    short_help="List free CPUs and amounts of nodes.",
     examples=(
         ("Free CPUs per NUMA node, and the largest request that one NUMA node could serve", "nodes"),
         ("Two nodes, with the pods and the amounts that they hold", "nodes worker-1 worker-2 -o wide"),

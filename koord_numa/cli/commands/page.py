@@ -15,7 +15,7 @@ from koord_numa.cli.parameters import Documented
 @click.command(
     cls=Documented,
     short_help="Write the page as one HTML file.",
-    examples=(("A file that any browser shows", "page -o cluster.html"),),
+    examples=(("A file for any browser", "page -o cluster.html"),),
 )
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file to write."

@@ -106,15 +106,15 @@ WIDEST: Final = 160
     cls=Documented,
     short_help="Repack the CPUs of the pods on a node.",
     examples=(
-        ("What a rebind would do", "rebind worker-1 --dry-run"),
+        ("The plan of a rebind", "rebind worker-1 --dry-run"),
         ("Repack a node, and show it before and after", "rebind worker-1 --wait"),
     ),
 )
 @click.argument("node", shell_complete=complete_names("nodes"))
-@click.option("--dry-run", is_flag=True, help="Only show what would be done; nothing is created.")
+@click.option("--dry-run", is_flag=True, help="Show the plan; nothing is created.")
 @click.option("--wait", is_flag=True, help="Wait for the end and show the node.")
 @click.option(
-    "--deadline", type=click.IntRange(min=1), help="Seconds after which no further step is begun; usually 600."
+    "--deadline", type=click.IntRange(min=1), help="Seconds after which no further step starts; default: 600."
 )
 @click.option("--move-memory", is_flag=True, help="Also move pods with huge pages, or with memory bound to NUMA nodes.")
 @with_output
@@ -135,7 +135,7 @@ def command(
         _show_plan(console, access.snapshot(), order, output)
         return
     if access.files:
-        raise click.UsageError("--from serves --dry-run only: a rebind needs a cluster")
+        raise click.UsageError("--from needs --dry-run: a rebind changes a cluster")
     try:
         found = _rebind(access, order, console, wait=wait)
     except NotTakenUp as error:
@@ -191,9 +191,7 @@ def _show_plan(console: "Console", snapshot: "Snapshot", order: RebindOrder, out
         return
     _show(console, "before", _drawing(snapshot, node, {}))
     if not plan:
-        console.print(
-            "nothing to improve" if not plan.dropped else "nothing that could be reached with the spare CPUs there are"
-        )
+        console.print("nothing to improve" if not plan.dropped else "no improvement is reachable with the spare CPUs")
         return
     ends = {str(move.pod): move.after for move in plan.moves}
     _show(console, "after, if it were done", _drawing(snapshot, node, ends))
@@ -228,7 +226,7 @@ def _summary(plan: "RebindPlan", ends: "Mapping[str, CpuSet]") -> Iterator[str]:
     for pod, cpus in ends.items():
         yield f"  {pod}: {starts[pod]} → {cpus}"
     for key in plan.dropped:
-        yield f"  {key} could not be moved for want of spare CPUs"
+        yield f"  {key} cannot move: too few spare CPUs"
 
 
 def _figures(before: "NodeFigures", after: "NodeFigures") -> str:

@@ -37,7 +37,9 @@ SOURCES: Final = ("Kopf", "Informer")
 )
 @click.option("--config", type=click.Path(path_type=Path), envvar="KOORD_NUMA_CONFIG", help="A KoordNumaConfiguration.")
 @click.option(
-    "--namespace", envvar="KOORD_NUMA_LEASE_NAMESPACE", help="Where the Lease is; default: as configured (koord-numa)."
+    "--namespace",
+    envvar="KOORD_NUMA_LEASE_NAMESPACE",
+    help="Namespace of the Lease; default: as configured (koord-numa).",
 )
 @click.option(
     "--metrics-port",
@@ -61,7 +63,7 @@ SOURCES: Final = ("Kopf", "Informer")
     "--pod-source",
     type=click.Choice(SOURCES),
     envvar="KOORD_NUMA_POD_SOURCE",
-    help="Who watches waiting pods; default: as configured (Kopf).",
+    help="Watch of waiting pods; default: as configured (Kopf).",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
@@ -107,7 +109,7 @@ def command(
         if pod_source:
             settings = settings.model_copy(update={"pod_source": PodSource(pod_source)})
         if (tls_cert_file is None) != (tls_private_key_file is None):
-            raise click.UsageError("--tls-cert-file and --tls-private-key-file go together")
+            raise click.UsageError("--tls-cert-file and --tls-private-key-file must be set together")
         secure = None if secure_port is None else SecureServing(secure_port, tls_cert_file, tls_private_key_file)
         options = Options(settings, kubeconfig, identity, leader_elect, metrics_port, secure)
         with asyncio.Runner(loop_factory=_loop) as runner:

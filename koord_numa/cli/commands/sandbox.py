@@ -32,7 +32,7 @@ SANDBOX = "koord-numa-sandbox"
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a free one.")
 @click.option(
-    "--kubeconfig", type=click.Path(path_type=Path), help="Where to write the kubeconfig; default: a temporary file."
+    "--kubeconfig", type=click.Path(path_type=Path), help="File for the kubeconfig; default: a temporary file."
 )
 @click.option(
     "--machines",
@@ -60,7 +60,7 @@ def command(port: int, kubeconfig: Path | None, machines: tuple[Path, ...], file
     from koord_numa.sandbox.machines import load_descriptions
 
     if kubeconfig is not None and kubeconfig.exists() and SANDBOX not in kubeconfig.read_text(errors="replace"):
-        raise click.ClickException(f"{kubeconfig} is there already and none of ours: it is not overwritten")
+        raise click.ClickException(f"{kubeconfig} exists and was not written by koord-numa: it is not overwritten")
     try:
         nodes = [node for path in machines for node in load_descriptions(path)]
         objects = [it for path in files for it in documents(path.read_text(encoding="utf-8"), str(path))]

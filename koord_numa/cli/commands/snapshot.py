@@ -282,7 +282,7 @@ DROPPED: Final = frozenset(
 
 @click.command(
     cls=Documented,
-    short_help="Write the objects that decide to a file.",
+    short_help="Write all objects that decisions depend on to a file.",
     examples=(
         ("A cluster in one file, which other commands read by --from", "snapshot -o cluster.yaml"),
         ("The same for a bug report, without names", "snapshot -o cluster.yaml --hash-names"),

@@ -20,7 +20,7 @@ _MOVES = 3  # displayed moves that gather free devices; -o json has all
 
 @click.command(
     cls=Documented,
-    short_help="Watch what nodes have left.",
+    short_help="Watch free CPUs of nodes.",
     examples=(("Nodes by free CPUs, refreshed until Ctrl-C", "top"), ("One screen, for scripts", "top --once")),
 )
 @click.option("--interval", type=FiniteRange(min=0.5), default=2.0, show_default=True, help="Seconds.")

@@ -60,7 +60,7 @@ def run_demo(*, keep: bool, seed: int | None, speed: float) -> int:
         try:
             return asyncio.run(_run(console, Path(folder), DemoOptions(keep, seed, Pace(pause=PAUSE / speed))))
         except (KeyboardInterrupt, asyncio.CancelledError):
-            console.print("\nstopped; nothing is left behind")
+            console.print("\nstopped; all files are removed")
             return 130
 
 

@@ -80,7 +80,7 @@ class Output:
             for name in names:
                 click.echo(printable(name, one_line=True))
         elif self.form == "svg":
-            raise click.ClickException("svg is a form of the command node only")
+            raise click.ClickException("-o svg is supported by the command node only")
         elif self.form.startswith("custom-columns="):
             headings, rows = custom_columns(self.form.partition("=")[2], document)
             self.print_table(headings, rows)
@@ -118,7 +118,7 @@ def custom_columns(spec: str, document: Document) -> tuple[list[str], list[list[
     """Return headings and rows of ``-o custom-columns=NAME:.path,...``. Raises ``click.ClickException``."""
     columns = [part.partition(":") for part in spec.split(",")]
     if not all(name and path for name, _, path in columns):
-        raise click.ClickException(f"custom-columns: {spec!r} is no list of NAME:.path")
+        raise click.ClickException(f"custom-columns: {spec!r} is not a list of NAME:.path")
     entries = document["items"] if isinstance(document.get("items"), list) else [document]
     paths = [path if path.startswith((".", "{", "[")) else f".{path}" for _, _, path in columns]
     rows = [[",".join(map(_plain, find(entry, path))) or MISSING for path in paths] for entry in entries]

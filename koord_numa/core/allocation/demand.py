@@ -222,14 +222,14 @@ def _why_shared(request: PodRequest, cpu: int) -> str:
     if not cpu:
         return "it requests no CPU"
     if cpu % MILLI:
-        return f"it requests {needs_text({CPU: cpu})}, which is no whole number"
+        return f"it requests {needs_text({CPU: cpu})}, which is not a whole number"
     if request.qos in OWN_CPUS:
-        return f"as an {request.qos} pod outside the production band it has no CPUs of its own"
+        return f"as an {request.qos} pod outside the production band it has no exclusive CPUs"
     if request.qos is not QosClass.NONE:
         return f"its QoS class is {request.qos}"
     if qos is not KubeQos.GUARANTEED:
         return f"it is {qos}"
-    return "it is Guaranteed, but of no QoS class that has CPUs of its own (LSE, LSR)"
+    return "it is Guaranteed, but has no QoS class with exclusive CPUs (LSE, LSR)"
 
 
 # Resolve the rules for a pod on a node: the effective NUMA policy, and whether and how the pod gets exclusive CPUs.
@@ -240,11 +240,11 @@ POLICY_MISMATCH: Final = "node(s) NUMA Topology policy not match"
 NO_CPU_TOPOLOGY: Final = "node(s) invalid CPU Topology"
 NO_NUMA_DATA: Final = "node(s) missing NUMA resources"
 BIND_CONFLICT: Final = "node(s) cpu bind policy conflicts with pod's required cpu bind policy"
-CPUS_BY_CLAIM: Final = "node(s) whose CPUs are handed out by claim (dra.cpu)"
+CPUS_BY_CLAIM: Final = "node(s) whose CPUs are allocated by claim (dra.cpu)"
 NO_CPUS_WITHOUT_CLAIM: Final = Rejection(
-    Reason.BIND_POLICY, CPUS_BY_CLAIM, "CPUs of one's own are had there by a ResourceClaim only", resolvable=False
+    Reason.BIND_POLICY, CPUS_BY_CLAIM, "exclusive CPUs are available there by ResourceClaim only", resolvable=False
 )
-FULL_CORES_ONLY: Final = "node(s) give out full cores only, to Guaranteed, LSE and LSR pods"
+FULL_CORES_ONLY: Final = "node(s) allocate full cores only, to Guaranteed, LSE and LSR pods"
 BROKEN_CORE: Final = "node(s) requested cpus not multiple cpus per core"
 
 _IMPOSED: Final = {
@@ -392,7 +392,7 @@ def _full_cores_only(demand: AllocationDemand, machine: CpuTopology) -> Rejectio
     # Without SMT, spread CPUs and full cores are the same, so there is no conflict.
     if demand.prefers_spread and machine.threads_per_core > 1:
         return _refuse(
-            Reason.BIND_POLICY, BIND_CONFLICT, "the node gives out full cores, the pod prefers SpreadByPCPUs"
+            Reason.BIND_POLICY, BIND_CONFLICT, "the node allocates full cores, the pod prefers SpreadByPCPUs"
         )
     return None
 

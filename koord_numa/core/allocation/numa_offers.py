@@ -162,7 +162,7 @@ def _cpu_unit(binding: CpuBinding, accounts: NumaFree) -> int:
 # gets NUMA node 1.
 
 _SHAPES: Final = frozenset({FULL_PCPUS, SPREAD_BY_PCPUS})
-PCPU_LEVEL_BROKEN: Final = "PCPULevel is not honoured: too few cores are free of pods with the same policy"
+PCPU_LEVEL_BROKEN: Final = "PCPULevel is not honored: too few cores are free of pods with the same policy"
 
 
 def honouring_first(masks: list[int], rules: NodeRules, offers: NumaOffers) -> list[int]:

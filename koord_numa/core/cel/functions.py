@@ -239,7 +239,7 @@ def _last_call(head: str) -> tuple[str, str]:
         depth += (head[at] == ")") - (head[at] == "(")
         if depth == 0:
             return head[:at], head[at + 1 : -1]
-    raise ValueError(f"{head!r} is no signature")
+    raise ValueError(f"{head!r} is not a signature")
 
 
 _NAMESPACES: Final = frozenset({"sets", "lists", "optional", "format", "ip", "strings"})

@@ -137,7 +137,7 @@ class Selectors:
         if self.budget is not None and self.budget.used:
             raise BudgetUsedError(
                 f"claim {self.budget.name}: its CEL selectors have used their budget of {SELECTOR_LIMITS.claim} units; "
-                "they are evaluated further after a pause that grows"
+                "their evaluation continues after a pause that grows"
             )
         if self._turn is not None and self._turn <= 0:
             raise TurnOverError

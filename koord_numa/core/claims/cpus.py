@@ -172,7 +172,7 @@ def _count(request: str, result: DeviceResult) -> int:
     amount = dict(result.consumed).get(CAPACITY, dict(result.consumed).get("cpu", 0))
     if amount <= 0 or amount % NANO:
         raise CpuClaimError(
-            f"request {request}: dra.cpu hands out whole CPUs, and the request consumes {amount / NANO:g}"
+            f"request {request}: dra.cpu allocates whole CPUs, and the request consumes {amount / NANO:g}"
         )
     return amount // NANO
 
@@ -272,7 +272,7 @@ def layout_topology(layout: str) -> CpuTopology:
             continue
         # Bounded, because the driver supplies the text and a large stride would build large CPU sets.
         if not stride.isdigit() or not 0 < int(stride) <= 4096:
-            raise ValueError(f"{stride[:20]!r} is no distance of siblings")
+            raise ValueError(f"{stride[:20]!r} is not a distance of siblings")
         left = cpus
         for cpu in cpus:
             if cpu in left:
@@ -310,7 +310,7 @@ def unequal_cpus(containers: Iterable[Container], allocations: Mapping[str, Allo
         if cpus and requested > _FEWEST_SHARES and differs:
             yield (
                 f"container {container.name} requests {requested / MILLI:g} CPUs and claims {cpus}, "
-                "so that dra-driver-cpu does not let it start"
+                "so dra-driver-cpu does not start it"
             )
 
 

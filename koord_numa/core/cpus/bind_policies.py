@@ -102,8 +102,8 @@ def _from_each(request: CpuRequest, machine: CpuTopology, free: CpuSet, occupanc
     return taken
 
 
-NO_SPREAD_WITHOUT_SMT: Final = "SpreadByPCPUs means nothing without SMT: every CPU is a core of its own"
-NO_PCPU_LEVEL_WITHOUT_SMT: Final = "PCPULevel means nothing without SMT: no core can be shared"
+NO_SPREAD_WITHOUT_SMT: Final = "SpreadByPCPUs has no effect without SMT: every CPU is a core"
+NO_PCPU_LEVEL_WITHOUT_SMT: Final = "PCPULevel has no effect without SMT: no core can be shared"
 NUMA_LEVEL_DOWNGRADED: Final = (
     "NUMANodeLevel is downgraded to PCPULevel: pods with the same policy hold the NUMA nodes where the pod fits best"
 )
@@ -160,7 +160,9 @@ def pick_cpus(
     if wish.required and not has_shape(wish.request.bind, machine, found.cpus):
         whole = exactly_whole_cores(machine, pool, wish.request.count, tightness(wish.request.strategy))
         if whole is None:
-            return NotEnoughCpus(wish.request.count, len(pool), "whole free cores do not add up to the CPUs asked for")
+            return NotEnoughCpus(
+                wish.request.count, len(pool), "the free whole cores do not add up to the requested CPUs"
+            )
         found = replace(found, cpus=whole)
     return replace(found, notes=(*notes, *found.notes)) if notes else found
 

@@ -40,7 +40,7 @@ ELSEWHERE: Final = 1 << MAX_NUMA_ID + 1
 """Placeholder for all NUMA nodes without devices."""
 
 NO_OBJECT: Final = "node(s) had no Device object"
-UNUSABLE: Final = "node(s) had devices that are not known"
+UNUSABLE: Final = "node(s) had unknown devices"
 
 
 class DeviceOffer(ValueObject, gc=False):

@@ -163,7 +163,7 @@ def _reaches(claim: PersistentVolumeClaim, node: Node, storage: Storage) -> Reje
     terms = storage.volumes[claim.volume].node_terms
     if terms is None or any(matches_term(term, node.name, node.labels) for term in terms):
         return None
-    return _rejection(WRONG_NODE, f"volume {claim.volume} of claim {claim.name} is not reached from this node")
+    return _rejection(WRONG_NODE, f"volume {claim.volume} of claim {claim.name} is not accessible from this node")
 
 
 def _bind(unbound: list[PersistentVolumeClaim], node: Node, storage: Storage) -> VolumePlan | Rejection:
@@ -173,10 +173,10 @@ def _bind(unbound: list[PersistentVolumeClaim], node: Node, storage: Storage) ->
     for claim in sorted(unbound, key=lambda claim: (claim.request, claim.key)):
         chosen = storage.node_of(claim)
         if chosen and chosen != node.name:
-            return _rejection(NO_VOLUME, f"the volume of claim {claim.name} is being made for node {chosen}")
+            return _rejection(NO_VOLUME, f"the volume of claim {claim.name} is being provisioned for node {chosen}")
         if node.name in storage.failed.get(claim.key, ()):
             return _rejection(
-                NO_VOLUME, f"claim {claim.name} was not bound here within its time; other nodes are tried first"
+                NO_VOLUME, f"claim {claim.name} was not bound here within the timeout; other nodes are tried first"
             )
         volume = "" if chosen else _match(claim, node, storage, taken)
         if volume:
@@ -209,12 +209,12 @@ def _refuse_provision(claim: PersistentVolumeClaim, node: Node, storage: Storage
     storage_class = storage.classes.get(claim.storage_class or "")
     if storage_class is None or not storage_class.provisioner:
         return _rejection(
-            NO_VOLUME, f"no volume of class {claim.storage_class or 'none'} suits claim {claim.name} here"
+            NO_VOLUME, f"no volume of class {claim.storage_class or 'none'} matches claim {claim.name} here"
         )
     if storage_class.topologies and not any(meets(node.labels, term.labels) for term in storage_class.topologies):
-        return _rejection(NO_VOLUME, f"class {storage_class.name} makes no volumes in the topology of this node")
+        return _rejection(NO_VOLUME, f"class {storage_class.name} provisions no volumes in the topology of this node")
     if not _has_space(claim, storage_class, node, storage):
-        return _rejection(NO_SPACE, f"class {storage_class.name} has no room here for claim {claim.name}")
+        return _rejection(NO_SPACE, f"class {storage_class.name} has too little capacity here for claim {claim.name}")
     return None
 
 

@@ -378,6 +378,6 @@ def _evidence(view: KubeletView) -> Iterator[str]:
     if view.cores.free is not None and view.cores.why:
         yield view.cores.why
     if view.explored:
-        yield "a pod is on its way that finds out about an option"
+        yield "a pod that explores an option is in flight"
     for option in sorted(view.found_on):
         yield f"the kubelet refused a pod that found out about {option}"

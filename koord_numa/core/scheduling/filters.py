@@ -310,7 +310,7 @@ def node_filters_of(request: PodRequest) -> tuple[Filter, ...]:
 #
 # Results may be cached as long as the snapshot of the node does not change, except for filters of the scope ``CLUSTER``.
 
-_NOTHING_OFFERED: Final = Rejection(Reason.NO_TOPOLOGY, "only the Node object is looked at")
+_NOTHING_OFFERED: Final = Rejection(Reason.NO_TOPOLOGY, "only the Node object is evaluated")
 _NO_PODS: Final = Ledger()
 _NAMES: Final = tuple(row.name for row in SCORERS)
 

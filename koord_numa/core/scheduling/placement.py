@@ -39,7 +39,7 @@ from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import replace
 
-_NOT_BY_KUBELETS: Final = "its kubelet chooses the CPUs: no exclusive policy is honoured"
+_NOT_BY_KUBELETS: Final = "its kubelet chooses the CPUs: no exclusive policy is honored"
 
 
 def place(ask: SchedulingRequest, seen: NodeSnapshot, devices: DeviceHints | None = None) -> Placement | Rejection:

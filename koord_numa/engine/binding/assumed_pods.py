@@ -59,7 +59,7 @@ class AssumedPods:
         handle.metrics.refusals[pod.reason] += 1
         self._node_backoff.refused(pod.node, request_class, pod.reason, handle.dependencies.clock())
         self._changed(pod.node)
-        why = f"the kubelet answered {pod.reason} to {pod.key}; pods like it avoid this node for a while"
+        why = f"the kubelet answered {pod.reason} to {pod.key}; such pods avoid this node for a while"
         handle.dependencies.recorder.node_event(pod.node, warning=True, reason="KubeletRefusal", message=why)
 
     def say_cpu_conflict(self, record: NodeInfo) -> None:

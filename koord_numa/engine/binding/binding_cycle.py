@@ -91,7 +91,7 @@ class Binding:
         self._check_node(pod, placement.node)
         # Checked last before the request: a leader without its lease must not bind concurrently with the next leader.
         if not self.dependencies.lease.fresh():
-            raise NotLeader("the lease is not held any more")
+            raise NotLeader("the lease is no longer held")
         annotations = self.dependencies.annotate(pod, placement)
         await self.dependencies.binder.bind(pod.key, placement.node, annotations)
 
@@ -403,7 +403,7 @@ class BindingCycle:
     def _say(self, pending: PendingPod, error: ClusterError) -> None:
         conditions = self._handle.conditions
         if isinstance(error, Forbidden):
-            conditions.waits(pending, f"koord-numa lacks the right to {error.rule}")
+            conditions.waits(pending, f"koord-numa lacks the permission to {error.rule}")
         elif isinstance(error, Invalid):
             conditions.waits(pending, f"the API server does not accept the binding: {error}")
         elif isinstance(error, PreBindFailed):
@@ -437,7 +437,7 @@ class BindingCycle:
                 # it.
                 cache.assumed[uid] = AssumedPod(seen, Placement(seen.node), self._handle.dependencies.clock())
         if seen.node or seen.deleting or seen.gated or seen.finished:
-            return Gone(f"pod {pod.key} waits no longer")
+            return Gone(f"pod {pod.key} no longer waits")
         return None
 
     def _again(self, pending: PendingPod, delay: float) -> None:

@@ -304,7 +304,7 @@ class VolumeBinding:
         try:
             await write
         except ClusterError as error:
-            log.warning("a volume binding cannot be taken back: %r", error)
+            log.warning("a volume binding cannot be reverted: %r", error)
 
     def _check_wanted(self, pod: Pod) -> None:
         """
@@ -313,9 +313,9 @@ class VolumeBinding:
         Raises ``NotLeader`` and ``Gone``.
         """
         if self.handle.stopping or not self.handle.dependencies.lease.fresh():
-            raise NotLeader("the lease is not held any more")
+            raise NotLeader("the lease is no longer held")
         if pod.key.uid not in self.handle.pending:
-            raise Gone(f"pod {pod.key} waits no longer")
+            raise Gone(f"pod {pod.key} no longer waits")
 
     def _all_bound(
         self, plan: VolumePlan, placement: Placement, asked: Mapping[ClaimKey, PersistentVolumeClaim]
@@ -356,7 +356,7 @@ class VolumeBinding:
     def _say_stranded(self, pod: Pod, claim: PersistentVolumeClaim, node: str) -> None:
         text = (
             f"claim {claim.name} was bound to volume {claim.volume} for node {node}, but the pod was not bound there: "
-            "it can only go where that volume is reached; delete the claim to free it"
+            "the pod can only go where the volume is accessible; delete the claim to free it"
         )
         self.handle.dependencies.recorder.event(pod.key, warning=True, reason=STRANDED, message=text)
 

@@ -405,7 +405,7 @@ class NodeInfo:
         if self.topology is not None and self.topology.kubelet_pods and (why := clash(self.topology, self.ledger)):
             return Rejection(Reason.UNTRUSTED, "node(s) had CPUs with two owners", why, resolvable=False)
         if why := self.unknown_cpus:
-            return Rejection(Reason.UNTRUSTED, "node(s) had pods whose CPUs are not known", why, resolvable=False)
+            return Rejection(Reason.UNTRUSTED, "node(s) had pods with unknown CPUs", why, resolvable=False)
         return None
 
     def _derive(self, node: Node, booked: Ledger, nominees: Mapping[str, Nominee]) -> NodeSnapshot:

@@ -216,7 +216,7 @@ class PodClaimResolver:
 
     def _unusable(self, pod: Pod, claim: ResourceClaim) -> str:
         if claim.problem:
-            return f"the claim cannot be understood: {claim.problem}"
+            return f"the claim is malformed: {claim.problem}"
         assumed = self._lister.assumed.get(claim.uid)
         # Assumed for another pod, whose node is not certain yet.
         if assumed is not None and assumed.pod != pod.key.uid and not self._is_companion(pod, assumed):

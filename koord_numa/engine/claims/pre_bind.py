@@ -119,7 +119,7 @@ class ClaimPreBind:
             try:
                 await self._take_back(pod, each)
             except ClusterError as error:
-                log.warning("the reservation of claim %s cannot be taken back: %r", each.claim, error)
+                log.warning("the reservation of claim %s cannot be removed: %r", each.claim, error)
 
     async def _wait_for_devices(self, each: ClaimWork) -> None:
         """Wait until the cycle of another pod of the group has written the allocation. Raises ``Conflict`` when it has ended before."""

@@ -259,7 +259,7 @@ class GroupCycle:
     def _abort(self, started: Mapping[str, Coroutine[Any, Any, None]]) -> None:
         for cycle in reversed(list(started.values())):
             with suppress(StopIteration):
-                cycle.throw(NotTogether("another member of the group cannot be placed any more"))
+                cycle.throw(NotTogether("another member of the group can no longer be placed"))
 
     def _is_kubelets(self, node: str) -> bool:
         info = self.handle.cache.nodes.get(node)

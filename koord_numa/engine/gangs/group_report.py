@@ -125,7 +125,7 @@ def explain_rejection(
     if group.levels:
         why += f"; {_domains_text(trial, group, refused)}"
     if refused.exhausted:
-        why += "; the search for another order was cut off"
+        why += "; the search for another order reached its limit"
     if not refused.failed:
         return GroupRejection(why)
     scene = _Scene(handle, trial, known)

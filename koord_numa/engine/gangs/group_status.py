@@ -85,7 +85,7 @@ class GroupStatuses:
         except (Gone, Invalid):
             return True
         except Forbidden as error:
-            log.warning("the status of PodGroup %s cannot be written: missing right: %s", group.key, error.rule)
+            log.warning("the status of PodGroup %s cannot be written: missing permission: %s", group.key, error.rule)
             return True
         except ClusterError as error:
             log.debug("the status of PodGroup %s cannot be written now: %s", group.key, error)

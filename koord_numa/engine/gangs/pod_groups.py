@@ -29,7 +29,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.ports import DELETED
 
-SWITCHED_OFF: Final = "koord-numa does not support: pods that are placed together or not at all (podGroups: Off)"
+SWITCHED_OFF: Final = "koord-numa does not support: groups of pods (podGroups: Off)"
 COMPLETED: Final = ""
 """Node name of a member that has completed. The member counts as scheduled but is on no node."""
 

@@ -103,7 +103,7 @@ class EvictionFreedDevices:
         """Return the placement with devices when the pods ``gone`` have left. Devices reserved for the pod itself are free for it."""
         self._turn_to(node)
         if self._left <= 0:
-            return Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, "the search for victims has used its steps")
+            return Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, "the search for victims reached its limit")
         kept = (allocation for uid in {*self._own, *gone} for allocation in self._lister.kept_for(uid))
         freed = (it.claim.allocation for it in self._freed(gone) if it.claim.allocation is not None)
         with self._lister.set_aside([*kept, *freed], taken):

@@ -49,7 +49,7 @@ class Evictor:
             # The nominated node in its status is not valid any more.
             with suppress(ClusterError):
                 await self._handle.dependencies.binder.nominate(nomination.pod.key, "")
-            raise Gone(f"pod {nomination.pod.key} waits no longer")
+            raise Gone(f"pod {nomination.pod.key} no longer waits")
 
     async def free_group(
         self, nominations: Sequence[Nomination], candidate: GroupCandidate, confirms: Callable[[], bool], group: str
@@ -59,7 +59,7 @@ class Evictor:
         def check() -> None:
             self._check_waiting(nominations)
             if not confirms():
-                raise Conflict(f"the nodes for group {group} have changed: to evict these pods is not right any more")
+                raise Conflict(f"the nodes for group {group} have changed: these evictions are no longer valid")
 
         check()
         for start in range(0, len(nominations), WRITES):
@@ -80,7 +80,7 @@ class Evictor:
         try:
             await self.nominate(pod, "")
         except ClusterError as error:
-            log.info("the nomination of pod %s cannot be taken back now: %s", pod, error)
+            log.info("the nomination of pod %s cannot be removed now: %s", pod, error)
 
     def still_waits(self, pod: PodKey) -> bool:
         """Return whether the pod waits for a node and is not being bound."""
@@ -130,16 +130,16 @@ class Evictor:
         """Check the nomination before an eviction. Raises ``NotLeader``, ``Gone`` or ``Conflict`` when it must not happen."""
         self._check_waiting((nomination,))
         if not self._evaluator.still_confirms(nomination):
-            raise Conflict(f"node {nomination.node} has changed: to evict these pods is not right any more")
+            raise Conflict(f"node {nomination.node} has changed: these evictions are no longer valid")
 
     def _check_waiting(self, nominations: Iterable[Nomination]) -> None:
         handle = self._handle
         if not handle.dependencies.lease.fresh():
-            raise NotLeader("the lease is not held any more")
+            raise NotLeader("the lease is no longer held")
         for nomination in nominations:
             pod = nomination.pod.key
             if handle.nominator.of(pod.uid) is not nomination or not self.still_waits(pod):
-                raise Gone(f"pod {pod} needs no room any more")
+                raise Gone(f"pod {pod} no longer needs room")
 
 
 def _raise_first(ends: Iterable[object]) -> None:

@@ -510,14 +510,14 @@ class Executor:
     async def _give_up(self, nomination: Nomination, error: ClusterError) -> None:
         handle, key = self._handle, nomination.pod.key
         handle.metrics.preemptions[type(error).__name__] += 1
-        log.info("no room is made for pod %s on node %s: %s", key, nomination.node, error)
+        log.info("preemption for pod %s on node %s failed: %s", key, nomination.node, error)
         await self._take_back(nomination, write=not isinstance(error, Gone))
         if isinstance(error, Gone) or key.uid not in handle.pending:
             return
         delay = self._pauses.next(key.uid)
         if isinstance(error, Forbidden):
             delay = handle.settings.parked_retry_seconds
-            handle.conditions.warn(key, f"koord-numa lacks the right to {error.rule}")
+            handle.conditions.warn(key, f"koord-numa lacks the permission to {error.rule}")
         self._pauses.begin(key.uid, delay)
 
     async def _take_back(self, nomination: Nomination, write: bool = True) -> None:

@@ -383,11 +383,11 @@ class GroupPreemption:
             await self.evictor.free_group(plan.nominations, candidate, partial(self.confirms, plan), plan.name)
         except ClusterError as error:
             handle.metrics.preemptions[type(error).__name__] += 1
-            log.info("no room is made for group %s: %s", plan.name, error)
+            log.info("preemption for group %s failed: %s", plan.name, error)
             await self.take_back(plan.nominations)
             if isinstance(error, Forbidden):
                 for member in members:
-                    handle.conditions.warn(member.pod.key, f"koord-numa lacks the right to {error.rule}")
+                    handle.conditions.warn(member.pod.key, f"koord-numa lacks the permission to {error.rule}")
             self._pause(plan.keys, handle.settings.parked_retry_seconds if isinstance(error, Forbidden) else None)
             return
         except Exception:

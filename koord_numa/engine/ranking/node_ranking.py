@@ -567,7 +567,7 @@ class NodeRanking:
                 None if seen is None else self._bars(seen.node.name) or evaluate_alone(self._ask, seen, self._rules)
             )
         except Exception as error:  # noqa: BLE001 - contained: the other nodes may take the pod
-            answer = Rejection(Reason.BAD_NODE, "node(s) could not be judged", f"{error!r}"[:200], resolvable=False)
+            answer = Rejection(Reason.BAD_NODE, "node(s) could not be evaluated", f"{error!r}"[:200], resolvable=False)
             if not self._reported:
                 self._reported = True
                 self._columns.report(row, error)

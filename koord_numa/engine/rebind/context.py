@@ -47,7 +47,7 @@ def layout_of_node(state: Cache, name: str, settings: Settings, *, move_memory: 
     if topology.owner is CpuOwner.KUBELET:
         return f"the kubelet of node {name} chooses CPUs itself: they are not the scheduler's to change"
     if record.cpus_by_claim:
-        return f"the CPUs of node {name} are handed out by claim (dra.cpu): an allocated claim is immutable, so its CPUs stay"
+        return f"the CPUs of node {name} are allocated by claim (dra.cpu): an allocated claim is immutable, so its CPUs stay"
     if record.distrust:
         return f"node {name} cannot be trusted: {record.distrust}"
     # From the objects: the inventory of the record may be that of a kubelet or have CPUs by claim.
@@ -112,7 +112,7 @@ def obstacle(now: NodeLayout | str, planned: NodeLayout, move: Move) -> str:
         or allowed.overloaded(assigned)
         or _with_planned_cpus(now, planned).conflict_count(assigned).regression
     ):
-        return f"pods that came meanwhile leave no room for {move.pod} on CPUs {move.after}"
+        return f"new pods leave no room for {move.pod} on CPUs {move.after}"
     return ""
 
 
@@ -202,7 +202,7 @@ class RebindContext:
     def must_lead(self) -> None:
         """Check the lease. Raises ``NotLeader``: another replica may work on the same node."""
         if not self.leads():
-            raise NotLeader("the lease is not held any more")
+            raise NotLeader("the lease is no longer held")
 
     def may_go_on(self) -> None:
         """

@@ -102,9 +102,7 @@ class RebindStatusReport:
         if self.numa_bound:
             text = f"; {_counted(self.numa_bound, 'pod')} kept on the NUMA nodes of memory or devices (spec.moveMemory)"
         if self.kept_by_claims:
-            text += (
-                f"; {_counted(self.kept_by_claims, 'pod')} left alone for resource claims, whose devices cannot move"
-            )
+            text += f"; {_counted(self.kept_by_claims, 'pod')} not moved because of resource claims, whose devices cannot move"
         return text
 
     def stopped(self, why: str) -> str:
@@ -267,7 +265,7 @@ def _is_same(revision: PodRevision, known: Pod) -> bool:
 
 def _refusal(pod: PodKey, error: Forbidden | Invalid) -> str:
     if isinstance(error, Forbidden):
-        return f"koord-numa lacks the right to {error.rule}"
+        return f"koord-numa lacks the permission to {error.rule}"
     return f"the API server does not accept the change of pod {pod}: {error}"
 
 

@@ -282,7 +282,7 @@ def _attribute(name: str, value: Mapping[str, Any], path: FieldPath) -> Attribut
         return _UNKNOWN
     values = (item,) if field == kind else tuple(item) if isinstance(item, list) else None
     if values is None or any(type(each) is not _KINDS[kind] for each in values):
-        raise path.at(f"attributes.{name}.{field}").error(f"{quoted(item)} is no {field}")
+        raise path.at(f"attributes.{name}.{field}").error(f"{quoted(item)} is not a valid {field}")
     return Attribute(kind, values, listed=field != kind)
 
 
@@ -390,7 +390,7 @@ def parse_taint_rule(obj: Mapping[str, Any]) -> DeviceTaintRule:
     selector = spec.device_selector or DeviceTaintSelectorModel()
     members = {key for key, value in (raw.get("deviceSelector") or {}).items() if value is not None}
     if unknown := sorted(members - _SELECTED_BY):
-        raise path.at(f"deviceSelector.{unknown[0]}").error("this way of selecting devices is not known")
+        raise path.at(f"deviceSelector.{unknown[0]}").error("the selector type is not supported")
     taint = DeviceTaint(spec.taint.key, spec.taint.value or "", spec.taint.effect, rule=top.name)
     return DeviceTaintRule(
         top.name, taint, selector.driver, selector.pool, selector.device, selects=spec.device_selector is not None

@@ -132,7 +132,7 @@ def kubelet_checkpoint(annotations: Mapping[str, str], path: FieldPath) -> Kubel
         raise
     # msgspec raises ValidationError or DecodeError, deep nesting RecursionError, half a surrogate pair UnicodeError.
     except (msgspec.MsgspecError, binascii.Error, zlib.error, ValueError, RecursionError) as error:
-        raise path.error(f"{quoted(text)} is no kubelet state: {str(error)[:200]}") from None
+        raise path.error(f"{quoted(text)} is not a kubelet state: {str(error)[:200]}") from None
 
 
 def _packed(checkpoint: KubeletCheckpoint) -> str | None:

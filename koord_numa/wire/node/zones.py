@@ -146,7 +146,7 @@ def _parse(raw: object, number: int, path: FieldPath) -> ReadZone:
     model, path = read(ZoneModel, raw, place), path.at("zones")
     numa = _numa_of(model.name)
     if numa is None:
-        raise path.error(f"{quoted(model.name)} is no name of a NUMA node such as node-0")
+        raise path.error(f"{quoted(model.name)} is not a name of a NUMA node such as node-0")
     ends = ((_numa_of(cost.name), cost.value) for cost in model.costs or ())
     costs = tuple((end, value) for end, value in ends if end is not None)  # other zones do not matter
     return ReadZone(_parse_zone(numa_id(numa, path), model, path.at(model.name)), costs)

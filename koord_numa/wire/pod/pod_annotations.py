@@ -224,7 +224,7 @@ def numa_spread(annotations: Mapping[str, str], namespace: str, path: FieldPath)
         raise at.error("is required and must not be empty: it picks the pods of the workload")
     for need in selector.requirements:
         if need.operator in (Operator.GT, Operator.LT):
-            raise at.at(need.key).error(f"{need.operator.value} is no operator of a label selector")
+            raise at.at(need.key).error(f"{need.operator.value} is not an operator of a label selector")
         if (need.operator in (Operator.IN, Operator.NOT_IN)) is not bool(need.values):
             raise at.at(need.key).error(f"operator {need.operator.value} with {len(need.values)} values")
     return NumaSpread(
@@ -247,7 +247,7 @@ def check_demands(top: Head, spec: Mapping[str, Any]) -> None:
     """
     path, annotations = top.path, top.annotations
     if spec.get("topology") is not None:
-        raise path.at("spec.topology").error(f"is no field of a Pod; use the annotation {names.NUMA_TOPOLOGY_SPEC}")
+        raise path.at("spec.topology").error(f"is not a field of a Pod; use the annotation {names.NUMA_TOPOLOGY_SPEC}")
     for _, sentence in unread_pod_keys(top.labels, annotations):
         raise path.error(sentence)
     if (word := annotations.get(names.REBIND, "").lower()) not in ("", "true", "false"):
@@ -302,7 +302,7 @@ def check_bind_policy(request: PodRequest, path: FieldPath) -> None:
     band = request.qos in OWN_CPUS
     why = f"an {request.qos} pod of the band {band_of(request)}" if band else f"a pod of QoS class {request.qos}"
     place = path.annotation(names.RESOURCE_SPEC).at("requiredCPUBindPolicy")
-    raise place.error(f"{required} needs an LSE or LSR pod of the band koord-prod, and {why} has no CPUs of its own")
+    raise place.error(f"{required} needs an LSE or LSR pod of the band koord-prod, and {why} has no exclusive CPUs")
 
 
 def cached_assignment(text: str, path: FieldPath) -> Assignment:

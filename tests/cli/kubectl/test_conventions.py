@@ -94,8 +94,8 @@ async def test_options_before_and_after_the_command(tmp_path: Path) -> None:
         ("--cluster", "nope", "has no cluster nope, only "),
         ("--user", "nope", "has no user nope, only "),
         ("--as-group", "dev", "without a user"),
-        ("--server", "ftp://x", "'ftp://x' is no address of a server"),
-        ("--request-timeout", "soon", "'soon' is no duration"),
+        ("--server", "ftp://x", "'ftp://x' is not a server address"),
+        ("--request-timeout", "soon", "'soon' is not a duration"),
     ],
 )
 async def test_values_that_do_not_exist_are_named(option: str, value: str, complaint: str, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_durations(text: str, seconds: float) -> None:
         pytest.param(("nodes", "none"), ["Error: there is no node none"], id="unknown-name"),
         pytest.param(
             ("nodes", "-o", "custom-columns=NAME"),
-            ["Error: custom-columns: 'NAME' is no list of NAME:.path"],
+            ["Error: custom-columns: 'NAME' is not a list of NAME:.path"],
             id="malformed-columns",
         ),
     ],

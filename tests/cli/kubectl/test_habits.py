@@ -253,7 +253,9 @@ def test_completion_scripts(shell: str) -> None:
     ("words", "expected"),
     [
         pytest.param(
-            ["expl"], ["explain\tSay why pods wait and what would help, or what a pod holds.", ":4"], id="command"
+            ["expl"],
+            ["explain\tShow why pods wait and what would make them fit, or what a pod holds.", ":4"],
+            id="command",
         ),
         pytest.param(["nodes", "--sel"], ["--selector\tLabels, as kubectl has them.", ":4"], id="option"),
         pytest.param(["explain", "--from", ""], [":0"], id="file"),

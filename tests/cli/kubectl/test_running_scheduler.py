@@ -23,7 +23,7 @@ from tests.cluster.objects import PATIENCE, until
 from tests.e2e.world import JsonObject, World, pinned, world
 from tests.operator.operating import ONE_PAIR, operating
 
-BY_OBJECTS = "By the API objects, not by the record of a running scheduler."
+BY_OBJECTS = "From the API objects, not from a running scheduler."
 
 
 def deployed(name: str) -> JsonObject:
@@ -92,7 +92,7 @@ async def test_the_leader_answers_by_its_own_record(tmp_path: Path, monkeypatch:
         document = json.loads((await explain(cluster, "wide", "-o", "json")).output)
         objects = await explain(cluster, "wide", "--scheduler", "none")
     text = " ".join(waiting.output.split())
-    assert waiting.output.splitlines()[-1] == "  By the record of the running scheduler, scheduling/me."
+    assert waiting.output.splitlines()[-1] == "  From the running scheduler, scheduling/me."
     assert "cannot meet NUMA policy SingleNUMANode" in text
     assert "- container main with 8 CPUs instead of 12 fits on n, NUMA 1" in text
     assert "tried 1 time" in text
@@ -149,8 +149,8 @@ async def test_a_scheduler_that_was_named_has_to_answer(tmp_path: Path, monkeypa
         unknown = await explain(cluster, "no-such-pod", "--scheduler", url)
         options = ["--scheduler", url, "--kubeconfig", str(cluster.kubeconfig)]
     away = await asyncio.to_thread(CliRunner().invoke, main, ["explain", "wide", *options])
-    assert named.output.splitlines()[-1] == f"  By the record of the running scheduler, {url}."
-    assert unknown.output == "Error: pod default/no-such-pod neither waits for this scheduler nor holds anything\n"
+    assert named.output.splitlines()[-1] == f"  From the running scheduler, {url}."
+    assert unknown.output == "Error: pod default/no-such-pod neither waits for this scheduler nor holds resources\n"
     assert away.exit_code == 1
     assert len(away.output.splitlines()) == 1
     assert "is kubectl port-forward running?" in away.output

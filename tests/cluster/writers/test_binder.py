@@ -64,7 +64,7 @@ async def test_no_such_pod(binder: ApiBinder) -> None:
 
 async def test_a_key_that_would_poison_the_pod_is_never_sent(server: ApiServer, binder: ApiBinder) -> None:
     key = created(server, pod("a"))
-    with pytest.raises(Invalid, match="'not a key' is no annotation key"):
+    with pytest.raises(Invalid, match="'not a key' is not an annotation key"):
         await binder.bind(key, "n", {"not a key": "x"})
     assert not list(server.requests)
 

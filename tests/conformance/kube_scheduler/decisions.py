@@ -41,7 +41,7 @@ def answer(cluster: Cluster) -> Answer:
 def agrees(case: Case, ours: Answer) -> str | None:
     """The same nodes fit; and of each two nodes that fit the same one is preferred, or none."""
     if ours.problem:
-        return f"the pod cannot be understood: {ours.problem}"
+        return f"the pod is malformed: {ours.problem}"
     differences = [
         f"{node}: {theirs}, here {ours.refusals.get(node) or 'it fits'}"
         for node, theirs in (case["out"].get("nodes") or {}).items()

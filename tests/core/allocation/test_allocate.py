@@ -171,7 +171,7 @@ from tests.core.allocation.nodes import (
             Placement(
                 "n",
                 note="no NUMA alignment was attempted: neither pod nor node names a NUMA policy, "
-                "and it is Guaranteed, but of no QoS class that has CPUs of its own (LSE, LSR)",
+                "and it is Guaranteed, but has no QoS class with exclusive CPUs (LSE, LSR)",
             ),
             id="guaranteed-otherwise-is-ls",
         ),
@@ -182,7 +182,7 @@ from tests.core.allocation.nodes import (
             Placement(
                 "n",
                 note="no NUMA alignment was attempted: neither pod nor node names a NUMA policy, "
-                "and it requests 1.5 CPUs, which is no whole number",
+                "and it requests 1.5 CPUs, which is not a whole number",
             ),
             id="fractional-cpu-says-so",
         ),

@@ -49,8 +49,6 @@ def test_what_the_driver_compares(cpu: int, claims: tuple[tuple[str, str], ...],
     expected = (
         []
         if claimed is None
-        else [
-            f"container main requests {cpu / 1000:g} CPUs and claims {claimed}, so that dra-driver-cpu does not let it start"
-        ]
+        else [f"container main requests {cpu / 1000:g} CPUs and claims {claimed}, so dra-driver-cpu does not start it"]
     )
     assert [*unequal_cpus([container], TWO)] == expected

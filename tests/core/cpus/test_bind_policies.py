@@ -42,7 +42,7 @@ EVENLY = NumaAllocateStrategy.DISTRIBUTE_EVENLY
         pytest.param(
             "0-15",
             CpuRequest(3, FULL),
-            NotEnoughCpus(3, 16, "whole free cores do not add up to the CPUs asked for"),
+            NotEnoughCpus(3, 16, "the free whole cores do not add up to the requested CPUs"),
             id="an-odd-count",
         ),
         pytest.param("1-3,5", CpuRequest(3, SPREAD), CpuPick(CpuSet.parse("1-2,5")), id="one-cpu-a-core"),

@@ -64,7 +64,7 @@ async def test_a_missing_right_is_said_by_its_rule() -> None:
     world.server.fail = raise_once(Forbidden("no", "create pods/binding"))
     world.waits(make_pod("pod"))
     await world.step()
-    assert world.diary.events == [("pod", "FailedScheduling", "koord-numa lacks the right to create pods/binding")]
+    assert world.diary.events == [("pod", "FailedScheduling", "koord-numa lacks the permission to create pods/binding")]
 
 
 async def test_a_pod_that_is_gone_is_forgotten() -> None:

@@ -112,7 +112,7 @@ async def test_a_restart_rebuilds_the_ledger_from_annotations() -> None:
     ("pod", "events", "message"),
     [
         (asking("a", gpu=150), (), "invalid resource unit koordinator.sh/gpu: 150"),
-        (asking("a", gpu=100), (replace(inventory(), problem="malformed"),), "node(s) had devices that are not known"),
+        (asking("a", gpu=100), (replace(inventory(), problem="malformed"),), "node(s) had unknown devices"),
         (asking("a", SAME, gpu=200, rdma=200), (inventory("0a 0a", "0a"),), "Insufficient rdma devices"),
         (
             asking("a", SAME, gpu=300, rdma=1),

@@ -118,7 +118,7 @@ async def test_a_missing_right_is_said_by_its_rule() -> None:
     world.waits(important("pod"))
     await world.settle()
     await world.engine.preemption.work()
-    assert ("pod", "FailedScheduling", "koord-numa lacks the right to create pods/eviction") in world.diary.events
+    assert ("pod", "FailedScheduling", "koord-numa lacks the permission to create pods/eviction") in world.diary.events
 
 
 async def test_a_node_that_is_locked_while_the_plan_is_made_is_left_alone() -> None:

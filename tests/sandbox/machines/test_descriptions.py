@@ -227,8 +227,8 @@ def test_a_file_that_lists_every_cpu() -> None:
 IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
     "none": ({"cpus": []}, "cpus: no CPU is listed"),
     "twice": ({"cpus": [[0, 0, 0, 0], [0, 1, 0, 0]]}, "a CPU id is listed twice"),
-    "negative": ({"cpus": [[-1, 0, 0, 0]]}, "cpus: -1 is no id of a CPU, which are 0 to 4096"),
-    "large": ({"cpus": [[10**11, 0, 0, 0]]}, "cpus: 100000000000 is no id of a CPU"),
+    "negative": ({"cpus": [[-1, 0, 0, 0]]}, "cpus: -1 is not an id of a CPU, which are 0 to 4096"),
+    "large": ({"cpus": [[10**11, 0, 0, 0]]}, "cpus: 100000000000 is not an id of a CPU"),
     "far": ({"cpus": [[0, 0, 0, 5000]]}, "NUMA ids must be 0 to 1023"),
     "memory": ({"memory_bytes": [GIB]}, "memory_bytes: 1 amounts for 3 numa_nodes"),
     "row": ({"cpus": [[0, "x", 0, 0]]}, 'cpus[0][1]: "x" is not a whole number'),

@@ -313,7 +313,7 @@ PROBLEMS: dict[str, tuple[Object, str]] = {
         annotated(KOORDINATOR_NRT, CPU_TOPOLOGY, detail({"id": 1, "node": 1024})),
         f"annotation {CPU_TOPOLOGY}: NUMA node 1024 is not in 0 to 1023",
     ),
-    "zone name": (changed(KUBELET_NRT, "zones 0 name", "numa0"), 'zones: "numa0" is no name of a NUMA node'),
+    "zone name": (changed(KUBELET_NRT, "zones 0 name", "numa0"), 'zones: "numa0" is not a name of a NUMA node'),
     "zone id": (changed(KUBELET_NRT, "zones 0 name", "node-1024"), "zones: NUMA node 1024 is not in 0 to 1023"),
     "zone twice": (changed(KUBELET_NRT, "zones 0 name", "node-1"), "zones: NUMA node 1 is listed twice"),
     "resource twice": (

@@ -55,7 +55,7 @@ def test_pods_that_differ_in_the_wish_are_of_different_classes() -> None:
         ),
         (
             {"labelSelector": {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}},
-            "Gt is no operator of a label selector",
+            "Gt is not an operator of a label selector",
         ),
         ({"labelSelector": "app=web"}, "labelSelector"),
         ("{", names.NUMA_SPREAD),

@@ -173,7 +173,7 @@ PROBLEMS: dict[str, tuple[Object, str]] = {
         annotated(POD, SPEC, '{"preferredCPUBindPolicy":1}'),
         f"Pod shop/web: annotation {SPEC}.preferredCPUBindPolicy: 1 is not a text",
     ),
-    "annotation is no text": (
+    "annotation is not text": (
         annotated(POD, SPEC, {"a": 1}),
         f"Pod shop/web: metadata.annotations.{SPEC}: an object of 1 fields is not a text",
     ),

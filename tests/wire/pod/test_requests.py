@@ -69,10 +69,10 @@ def test_an_unknown_class_is_refused_and_not_ignored(key: str, word: str) -> Non
 @pytest.mark.parametrize(
     ("qos", "band", "why"),
     [
-        ("LS", "koord-prod", "a pod of QoS class LS has no CPUs of its own"),
-        ("BE", "koord-batch", "a pod of QoS class BE has no CPUs of its own"),
-        ("SYSTEM", "", "a pod of QoS class SYSTEM has no CPUs of its own"),
-        ("LSR", "koord-batch", "an LSR pod of the band koord-batch has no CPUs of its own"),
+        ("LS", "koord-prod", "a pod of QoS class LS has no exclusive CPUs"),
+        ("BE", "koord-batch", "a pod of QoS class BE has no exclusive CPUs"),
+        ("SYSTEM", "", "a pod of QoS class SYSTEM has no exclusive CPUs"),
+        ("LSR", "koord-batch", "an LSR pod of the band koord-batch has no exclusive CPUs"),
     ],
 )
 def test_a_required_bind_policy_is_refused_where_the_class_has_no_cpus(
@@ -90,7 +90,7 @@ def test_a_required_bind_policy_is_refused_where_the_class_has_no_cpus(
 
 def test_the_numeric_priority_keeps_a_pod_from_cpus_too() -> None:
     obj = labelled(changed(POD, "spec priority", 5500), "koordinator.sh/priority-class", "")
-    assert "an LSR pod of the band koord-batch has no CPUs of its own" in parse_pod(obj).problem
+    assert "an LSR pod of the band koord-batch has no exclusive CPUs" in parse_pod(obj).problem
 
 
 def test_empty_classes_are_no_class() -> None:

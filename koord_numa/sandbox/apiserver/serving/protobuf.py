@@ -222,7 +222,7 @@ def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
             yield number, raw[position : position + value]
             position += value
         else:
-            raise ValueError("the body is no protobuf message: a field is cut off or of an unknown wire type")
+            raise ValueError("the body is not a protobuf message: a field is cut off or of an unknown wire type")
 
 
 def _varint(raw: bytes, position: int) -> tuple[int, int]:
@@ -235,7 +235,7 @@ def _varint(raw: bytes, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if not byte & 0x80:
             return value, position
-    raise ValueError("the body is no protobuf message: a number is cut off or too long")
+    raise ValueError("the body is not a protobuf message: a number is cut off or too long")
 
 
 def _signed(value: Any) -> int:
@@ -245,7 +245,7 @@ def _signed(value: Any) -> int:
 
 def _bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
-        raise ValueError("the body is no protobuf message: found a number where a message or text belongs")  # noqa: TRY004  (malformed data)
+        raise ValueError("the body is not a protobuf message: found a number where a message or text belongs")  # noqa: TRY004  (malformed data)
     return value
 
 

@@ -209,7 +209,7 @@ class Writer:
         current = self._backend.get(target)
         patched = change(current.load_as(target.api_version))
         if not isinstance(patched, dict):
-            raise bad_request("the patched document is no object")
+            raise bad_request("the patched document is not an object")
         self._check_identity(target, patched)
         uid = metadata_of(patched).get("uid")
         if uid and uid != current.uid:

@@ -53,7 +53,7 @@ def described_devices(places: Mapping[str, Sequence[str]]) -> tuple[DeviceDescri
         for minor, word in enumerate(words):
             numa = word.rstrip("abcdefghijklmnopqrstuvwxyz")
             if not numa.isdecimal() or len(numa) > 2 or numa == word:
-                raise ValueError(f"devicesById: {word} is no place such as 0a: a NUMA node and a PCIe switch")
+                raise ValueError(f"devicesById: {word} is not a place such as 0a: a NUMA node and a PCIe switch")
             found.append(DeviceDescription(kind, minor, int(numa), word[len(numa) :]))
     return tuple(found)
 

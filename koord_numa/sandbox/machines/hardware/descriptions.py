@@ -99,7 +99,7 @@ def _wrong(model: DumpModel) -> str:
     if not model.cpus:
         return "cpus: no CPU is listed"
     if beyond := [row[0] for row in model.cpus if not 0 <= row[0] <= MAX_CPU]:
-        return f"cpus: {quoted(beyond[0])} is no id of a CPU, which are 0 to {MAX_CPU}"
+        return f"cpus: {quoted(beyond[0])} is not an id of a CPU, which are 0 to {MAX_CPU}"
     if len(model.memory_bytes) != len(model.numa_nodes):
         return f"memory_bytes: {len(model.memory_bytes)} amounts for {len(model.numa_nodes)} numa_nodes"
     return ""

@@ -34,7 +34,7 @@ def storage(claim: PersistentVolumeClaim | None, *volumes: PersistentVolume) -> 
             id="going",
         ),
         pytest.param(
-            PersistentVolumeClaim("default", "data", problem="spec: [] is no object"),
+            PersistentVolumeClaim("default", "data", problem="spec: [] is not an object"),
             'persistentvolumeclaim "data" is malformed',
             id="malformed",
         ),
