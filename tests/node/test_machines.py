@@ -173,7 +173,7 @@ def test_what_a_static_kubelet_can_allocate(tmp_path: Path, config: dict[str, An
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("- a list", "no KubeletConfiguration"),
+        ("- a list", "not a KubeletConfiguration"),
         ("{reservedSystemCPUs: 1-}", "reservedSystemCPUs"),
         ("{reservedMemory: [{numaNode: x}]}", "reservedMemory"),
         ("{cpuManagerPolicy: [static]}", "cpuManagerPolicy"),

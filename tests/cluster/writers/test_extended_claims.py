@@ -82,7 +82,7 @@ async def test_a_claim_of_an_earlier_attempt_that_asks_for_something_else_is_non
     writer: ApiClaimWriter, key: PodKey
 ) -> None:
     await writer.create(key, REQUESTS)
-    with pytest.raises(Conflict, match="of no use any more"):
+    with pytest.raises(Conflict, match="no longer needed"):
         await writer.create(key, ())
 
 

@@ -51,7 +51,7 @@ def test_which_devices_a_rule_taints(selector: Any, tainted: list[str]) -> None:
 
 
 def test_a_selector_that_is_not_known_taints_nothing() -> None:
-    with pytest.raises(WireError, match=r"spec\.deviceSelector\.deviceClassName: this way of selecting"):
+    with pytest.raises(WireError, match=r"spec\.deviceSelector\.deviceClassName: the selector type"):
         parse_taint_rule(rule({"driver": "gpu", "deviceClassName": "gpu"}))
 
 
