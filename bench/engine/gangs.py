@@ -42,8 +42,12 @@ def cluster(nodes: int, *, kubelets: bool) -> tuple[AnsweringBinder, Scheduler]:
     binder = AnsweringBinder()
     scheduler = scheduler_with(binder)
     (kubelet_nodes if kubelets else plain_nodes)(scheduler, nodes)
+    # The first decision builds the table of nodes, which is not about gangs.
+    scheduler.dry_run(Pod(PodKey("bench", "first", "first"), pod_request(1000, 1), scheduler="koord-numa"))
+    # As the operator does after the initial lists.
     gc.collect()
-    gc.set_threshold(*THRESHOLDS)  # as the operator does
+    gc.freeze()
+    gc.set_threshold(*THRESHOLDS)
     return binder, scheduler
 
 

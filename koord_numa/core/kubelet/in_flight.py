@@ -127,6 +127,17 @@ def expecting(
     return hypotheses, InFlightPods(arrivals, hypotheses, dict(belief.fates))
 
 
+def one_more(
+    hypotheses: list[Hypothesis], in_flight: InFlightPods | None, uid: str, request: PodRequest
+) -> tuple[list[Hypothesis], InFlightPods | None]:
+    """Return a result of ``expecting`` with another nominated pod."""
+    after = admitted(hypotheses, uid, request)
+    if in_flight is None:
+        return after, None
+    arrivals = [*in_flight.arrivals, Arrival(uid, request, 0.0, before=hypotheses)]
+    return after, InFlightPods(arrivals, after, in_flight.verdicts)
+
+
 def has_places(node: KubeletNode) -> bool:
     """Return whether a pod may have several placements on this node: it has several NUMA nodes and aligns pods or binds memory."""
     return len(node.machine.numa_ids) > 1 and (node.aligns or node.pins_memory)

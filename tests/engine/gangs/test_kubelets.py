@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 
 from koord_numa.core.gangs.model import Dialect, GangKey, GangSpec, PodGroup
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.preempt.dry_run import Nominee
+from koord_numa.core.state.ledger import holding_of
+from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
+from tests.engine.gangs.groups import kubelet_topology
 from tests.engine.preemption.kubelet_life import MACHINE, KubeletLife
+from tests.engine.world import bound, make_node, make_pod, make_world
 
 STORIES = (4, 20, 57, 61)
 """Seeds. Of 200 stories every one ended well; in 4 and 57 the order of the binds decides."""
@@ -36,6 +42,34 @@ def create_group(life: KubeletLife, sizes: list[int]) -> None:
         life.create(f"g-{number}", cpus, 9500)
         for obj in (life.server.objects[f"uid-g-{number}"], life.server.news[-1][1]):
             obj["spec"]["schedulingGroup"] = {"podGroupName": "g"}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_states_with_expected_pods_are_extended(seed: int) -> None:
+    dice = Random(seed)
+    world = make_world(make_node("a", cpu=24))
+    world.engine.handlers.topologies.observe("ADDED", kubelet_topology("a", 2, 12))
+    info = world.engine.cache.nodes["a"]
+    info.candidate()  # the node is followed from now on
+    flights = [
+        bound(make_pod(f"f{number}", cpu=1000 * dice.randint(1, 6)), "a") for number in range(dice.randint(0, 3))
+    ]
+    for pod in flights:
+        world.engine.handlers.bound_pods.observe("ADDED", pod)
+    for number in range(6):
+        pod = make_pod(f"m{number}", cpu=1000 * dice.randint(1, 4))
+        info.expect(Nominee(pod, holding_of(pod)))
+        if number == 3 and flights:  # a verdict that changes no state
+            world.engine.handlers.bound_pods.observe("MODIFIED", replace(flights[0], started=True))
+        view = info.candidate()
+        extended = view and view.offer
+        info._expected = None
+        info.touch()
+        fresh = info.candidate()
+        assert isinstance(extended, KubeletView)
+        assert fresh is not None
+        assert extended == fresh.offer
+        assert repr(extended.in_flight) == repr(fresh.offer.in_flight)
 
 
 @pytest.mark.parametrize("seed", STORIES)
