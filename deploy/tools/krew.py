@@ -22,6 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from prune import USELESS  # the folder of this script is on the path
+
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / "deploy" / "krew"
 LOCK: Final = ROOT / "deploy" / "requirements.lock"
@@ -44,10 +46,8 @@ PACKAGES: Final = (
 )  # fmt: skip
 """The packages that the commands for clients import. Those of ``run``, ``node-agent``, ``sandbox`` and ``demo`` are left out."""
 
-USELESS: Final = re.compile(
-    r"(^|/)(tests?|include|f2py|testing/_private|lexers/(?!__init__|python|_mapping))/.*|.*\.(pyi|pxd|a|h|c)$|.*\.dist-info/(?!METADATA$)"
-)
-"""Files of wheels that no command needs."""
+UNUSED_METADATA: Final = re.compile(r"\.dist-info/(?!METADATA$)")
+"""Metadata of wheels that no command reads."""
 
 DICTIONARY: Final = 2**27
 """Bytes of the dictionary of the compression. Files that are equal for several versions of Python are stored once."""
@@ -143,7 +143,7 @@ def wheel_files(wheel: Path) -> Iterator[tuple[str, bytes]]:
     """The useful files of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         for name in sorted(archive.namelist()):
-            if not name.endswith("/") and not USELESS.match(name):
+            if not name.endswith("/") and not USELESS.search(name) and not UNUSED_METADATA.search(name):
                 yield name, archive.read(name)
 
 
