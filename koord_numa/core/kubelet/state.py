@@ -51,6 +51,7 @@ class DevicePool:
     hosts: int = field(init=False)  # mask of the NUMA nodes that are near any device
     masks: tuple[int, ...] = field(init=False, repr=False)  # ``near`` by index
     places: Mapping[str, int] = field(init=False, repr=False)  # device id -> index
+    _near: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)  # caches ``near``
 
     def __post_init__(self) -> None:
         on: dict[int, int] = {}
@@ -69,9 +70,12 @@ class DevicePool:
 
     def near(self, mask: int) -> int:
         """Return the bits of the devices near any NUMA node of ``mask``."""
-        bits = 0
-        for numa in members(mask):
-            bits |= self.on.get(numa, 0)
+        bits = self._near.get(mask)
+        if bits is None:
+            bits = 0
+            for numa in members(mask):
+                bits |= self.on.get(numa, 0)
+            self._near[mask] = bits
         return bits
 
     def ids(self, bits: int) -> tuple[str, ...]:
