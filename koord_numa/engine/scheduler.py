@@ -144,6 +144,9 @@ __all__ = ["DELETED", "Scheduler", "Source"]
 
 HOUSEKEEPING_SECONDS: Final = 1.0
 
+EXPLORATION_PAUSE: Final = 0.05
+"""Seconds between two slices of 10 to 25 ms, which evaluate the possible states of a kubelet. Decisions have most of the time."""
+
 
 class Scheduler:
     """One scheduler: its cluster state, queue and loop."""
@@ -157,6 +160,7 @@ class Scheduler:
             clock=dependencies.clock,
             headroom=settings.headroom_amounts,
             stated=settings.stated_kubelet_options,
+            explores_later=True,
         )
         self.volumes = VolumeLister(self._on_volumes, self.cache.index, self.cache.node_exists, dependencies.clock)
         self.namespaces = NamespaceLister(self.cache.index, self._on_namespaces)
@@ -272,6 +276,7 @@ class Scheduler:
         partial_gangs = PartialGangs(self.handle)
         chores = (
             self._keep_house,
+            self._explore,
             self.assumed_pods.read_back_overdue,
             self.loop.expire_volumes,
             partial_gangs.evict_overdue,
@@ -418,6 +423,10 @@ class Scheduler:
         while True:
             await self.dependencies.sleep(HOUSEKEEPING_SECONDS)
             await chore()
+
+    async def _explore(self) -> None:
+        while self.cache.explore():
+            await self.dependencies.sleep(EXPLORATION_PAUSE)
 
     async def _keep_house(self) -> None:
         self.writers.tick()

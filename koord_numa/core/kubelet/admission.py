@@ -6,7 +6,7 @@ applies the rule for unknown kubelet options. An admission holds in every state 
 rejection may be wrong and names the assumption that caused it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain, product
@@ -166,14 +166,17 @@ class AdmissionQuestion:
         self._known: set[Signature] = set()
         self._dealt_many = False
 
-    def probes(self) -> Iterator[StateProbe]:
-        """Yield every state to dry-run once, the likeliest first. Raise ``TooManyWays`` if there are too many states."""
+    def probes(self) -> Iterator[StateProbe | None]:
+        """
+        Yield every state to dry-run once, the likeliest first, and ``None`` for states that need no dry run.
+
+        Raise ``TooManyWays`` if there are too many states, and ``PodsInFlight`` if pods in flight matter.
+        """
         for probe in self._all():
-            self._number += 1
+            self._number += probe is not None
             yield probe
 
-    def _all(self) -> Iterator[StateProbe]:
-        """Yield the states to dry-run. Raise ``TooManyWays`` if there are too many, and ``PodsInFlight`` if pods in flight matter."""
+    def _all(self) -> Iterator[StateProbe | None]:
         request, view, node = self._request, self._view, self._view.state.node
         confined = is_confined(self._demand, node)
         for one in self._likely():
@@ -186,8 +189,8 @@ class AdmissionQuestion:
         # Unknown pods may have left unseen and may have freed any amount.
         if turns and not all(_fits_one_numa(one, request) for one in view.rooms or view.hypotheses):
             raise TooManyWays
-        for one in self._with_pods_away(view.hypotheses, confined=confined):
-            yield from self._each_way(one)
+        for after in self._with_pods_away(view.hypotheses, confined=confined):
+            yield from self._each_way(after) if after is not None else (None,)
         if confined and view.upper is not None:
             yield from [StateProbe(view.upper.state, Trust.INFERRED, order) for order in self._orders]
 
@@ -236,13 +239,15 @@ class AdmissionQuestion:
         answers = (dry_run(one.state, self._request, one.trust, order) for order in self._orders)
         return all(isinstance(answer, DryRunAdmitted) for answer in answers)
 
-    def _each_way(self, one: Hypothesis) -> Iterator[StateProbe]:
-        """Yield the probes of the hypothesis, unless the kubelet treats the pod as in a state that was yielded before."""
+    def _each_way(self, one: Hypothesis) -> Iterator[StateProbe | None]:
+        """Yield the probes of the hypothesis, or ``None`` if the kubelet treats the pod as in a state that was yielded before."""
         if self._first is None:
             self._first = one
         elif not self._is_new(self._sight.of(one.state), one):
+            yield None
             return
         if self._told(one, has_room_in_all_ways):
+            yield None
             return
         for laid, order in product(device_layouts(one, self._request), self._orders):
             yield StateProbe(laid.state, one.trust, order, one.options)
@@ -280,9 +285,9 @@ class AdmissionQuestion:
         self.elsewhere |= self._view.state.node.machine.numa_mask
         return True
 
-    def _with_pods_away(self, states: Iterable[Hypothesis], *, confined: bool) -> Iterator[Hypothesis]:
+    def _with_pods_away(self, states: Iterable[Hypothesis], *, confined: bool) -> Iterator[Hypothesis | None]:
         """
-        Yield the states after possible departures, if these matter to the pod.
+        Yield the states after possible departures if these matter to the pod, and ``None`` for states where they do not.
 
         States with equal room are yielded once, whichever pods left.
         """
@@ -293,6 +298,7 @@ class AdmissionQuestion:
         by_turns, hidden = takes_turns(demand, node), hides_memory(demand, node)
         for one in sorted(states, key=lambda one: bool(one.options)):
             if self._told(one, has_room_whoever_leaves):
+                yield None
                 continue
             # A pod that fits one NUMA node as a whole does not depend on the other NUMA nodes.
             matters = confined or hidden or (by_turns and not _fits_one_numa(one, request))
@@ -322,6 +328,7 @@ UNEXPLAINED: Final = "the known pods of the node do not explain where memory is 
 TOO_MANY: Final = (
     "too many states of this kubelet are possible to check all of them, until its next topology or verdict"
 )
+NOT_YET: Final = "the possible states of this kubelet are still being evaluated for this pod"
 IN_FLIGHT: Final = "pods bound to this node may be on other NUMA nodes than foreseen, until their kubelet has admitted or rejected them"
 NOTHING_KNOWN: Final = "node(s) without usable NUMA topology"
 
@@ -351,13 +358,46 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         return unclear
     if view.is_settled and len(demand.containers) == 1:  # No CPU reuse, and no possible departures.
         return _in_one_state(request, view, doubts)
-    try:
-        with limited(DECISION):
-            return _in_all_states(request, view, doubts)
-    except PodsInFlight:
-        return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, IN_FLIGHT)
-    except TooManyWays:
+    later = view.explorations
+    continues = later is not None and later.hypotheses is view.hypotheses
+    if later is not None and continues and (known := later.of.get(request.class_key)) is not None:
+        return known.answer or Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, NOT_YET)
+    exploration = Exploration(request, view, doubts)
+    exploration.advance(DECISION if later is None else later.steps)
+    if exploration.answer is not None:
+        return exploration.answer
+    if later is None or not continues:
         return _by_bound(request, view, doubts)
+    later.add(request, exploration)
+    return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, NOT_YET)
+
+
+class Exploration:
+    """
+    The evaluation of all states for one pod, in slices of counted steps.
+
+    The result does not depend on the slices. All slices together take ``DECISION`` steps at most.
+    """
+
+    def __init__(self, request: PodRequest, view: KubeletView, doubts: "_Doubts | None") -> None:
+        self._request, self._view, self._doubts = request, view, doubts
+        self._states = _in_all_states(request, view, doubts)
+        self._left = DECISION
+        self.answer: KubeletAdmission | Rejection | None = None
+
+    def advance(self, steps: int) -> None:
+        """Continue for about ``steps`` steps. Afterwards ``answer`` is set, or more steps are needed."""
+        try:
+            with limited(self._left) as budget:
+                while self._left - budget.left < steps:
+                    next(self._states)
+            self._left = budget.left
+        except StopIteration as end:
+            self.answer = end.value
+        except PodsInFlight:
+            self.answer = Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, IN_FLIGHT)
+        except TooManyWays:
+            self.answer = _by_bound(self._request, self._view, self._doubts)
 
 
 def _in_one_state(request: PodRequest, view: KubeletView, doubts: "_Doubts | None") -> KubeletAdmission | Rejection:
@@ -369,12 +409,18 @@ def _in_one_state(request: PodRequest, view: KubeletView, doubts: "_Doubts | Non
     return _admission(demand, verdict, view, _Places([reduce(or_, places, 0)], places, state), doubts)
 
 
-def _in_all_states(request: PodRequest, view: KubeletView, doubts: "_Doubts | None") -> KubeletAdmission | Rejection:
+def _in_all_states(
+    request: PodRequest, view: KubeletView, doubts: "_Doubts | None"
+) -> Generator[None, None, KubeletAdmission | Rejection]:
+    """Return the answer of all states. Yield before every state."""
     demand = pod_demand(request)
     first: tuple[DryRunAdmitted, KubeletState, list[int]] | None = None
     masks: list[int] = []
     question = AdmissionQuestion(request, view)
     for probe in question.probes():
+        yield
+        if probe is None:
+            continue
         verdict = answer(probe.state, request, probe.trust, probe.reuse, probe.shares)
         if isinstance(verdict, NotAdmitted):
             # A rejection without unlikely options is final. A rejection under such options only causes exploration.

@@ -11,7 +11,10 @@ from enum import Enum
 from typing import Final
 
 DECISION: Final = 24_000
-"""Steps of one decision on one node. The hardest recorded nodes (8 NUMA nodes, unseen departures) take 0.4 to 0.9 s for them."""
+"""Steps of one decision on one node, in all slices. The hardest recorded nodes (8 NUMA nodes) take 0.4 to 0.9 s for them."""
+
+SLICE: Final = 400
+"""Steps of a decision that run at once: 5 to 20 ms. The others run between decisions."""
 
 EVENT: Final = 9_000
 """Steps of the replay of pods after one event."""

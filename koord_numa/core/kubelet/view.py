@@ -6,12 +6,13 @@ gathered once per change of the
 node, and ``admission.py`` decides on them. Unpublished facts are assumed conservatively and reported (``known_of``).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.admit import Trust
+from koord_numa.core.kubelet.budget import SLICE
 from koord_numa.core.kubelet.demand import is_memory, pod_demand
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.in_flight import InFlightPods
@@ -31,7 +32,7 @@ from koord_numa.core.kubelet.options import (
     surely_whole,
     unknown_options,
 )
-from koord_numa.core.kubelet.state import KubeletState, free_on
+from koord_numa.core.kubelet.state import KubeletAdmission, KubeletState, free_on
 from koord_numa.core.kubelet.unreported_pods import (
     NONE_OVERLOOKED,
     Overlooked,
@@ -43,6 +44,7 @@ from koord_numa.core.kubelet.unreported_pods import (
 )
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeQos
 from koord_numa.core.pod_resources import has_pod_level, kube_qos
 from koord_numa.core.resources import NOTHING, PODS, ResourceList, total
@@ -54,6 +56,45 @@ PROBLEM, CORES = "problem", "cores"
 
 MOST_NUMA: Final = 16
 """Maximum NUMA nodes that are modeled. A kubelet tries every set of NUMA nodes, and none starts with 131,072 sets."""
+
+
+class Unfinished(Protocol):
+    """An evaluation of the states of a view. ``answer`` is ``None`` until it is finished."""
+
+    answer: KubeletAdmission | Rejection | None
+
+    def advance(self, steps: int) -> None:
+        """Continue for about this number of steps."""
+
+
+@dataclass(slots=True)
+class Explorations:
+    """
+    The evaluations of one view that need more than one slice of steps, so that no decision blocks the scheduler.
+
+    A decision runs the first slice. The caller runs the others between decisions, and repeats the decision when all are finished.
+    ``steps`` are the steps of a slice. ``of`` are the evaluations by request class. ``began`` is called for each of
+    them. Without ``hypotheses``, and in a copy of the view with other hypotheses, a decision has a single slice.
+    """
+
+    hypotheses: Sequence[Hypothesis] | None = None
+    began: Callable[[], None] | None = None
+    steps: int = SLICE
+    of: dict[Hashable, Unfinished] = field(default_factory=dict)
+
+    def add(self, request: PodRequest, evaluation: Unfinished) -> None:
+        """Keep an evaluation."""
+        self.of[request.class_key] = evaluation
+        if self.began is not None:
+            self.began()
+
+    def advance(self) -> bool:
+        """Run one slice. Return whether all evaluations are finished."""
+        for evaluation in self.of.values():
+            if evaluation.answer is None:
+                evaluation.advance(self.steps)
+                break
+        return all(evaluation.answer is not None for evaluation in self.of.values())
 
 
 @value_object
@@ -76,7 +117,8 @@ class KubeletView:
     rejected such a pod. ``rooms`` has one hypothesis per distinct room, where known: hypotheses that differ only in
     the holders give the same
     answer while no pod leaves. ``in_flight`` are the pods without a verdict that may be elsewhere if another pod
-    has left unseen, or ``None``.
+    has left unseen, or ``None``. ``explorations`` are evaluations that take several slices, or ``None`` where every
+    evaluation is finished at once.
     """
 
     node: str
@@ -93,6 +135,7 @@ class KubeletView:
     found_on: frozenset[str] = frozenset()
     rooms: tuple[Hypothesis, ...] = ()
     in_flight: InFlightPods | None = field(default=None, repr=False, compare=False)
+    explorations: Explorations | None = field(default=None, repr=False, compare=False)
     newer: str = ""  # the kubelet's version, if it is newer than the modeled managers
     overlooked: Overlooked = NONE_OVERLOOKED  # use of running pods that is not published, charged to every NUMA node
     is_settled: bool = False  # whether there is one state without unknowns, as for nodes that are not followed

@@ -74,6 +74,8 @@ class Cache:
     clock: Callable[[], float] = lambda: 0.0  # monotonic seconds
     headroom: ResourceList = field(default_factory=dict)  # kept free on every node that is not dedicated
     stated: tuple[StatedOptions, ...] = ()  # configured options of kubelets that publish none
+    explores_later: bool = False  # whether ``explore`` is called, so that decisions may take several slices
+    _exploring: dict[str, None] = field(default_factory=dict)  # nodes with unfinished evaluations of kubelet states
     _unjudged: set[str] = field(default_factory=set)  # names of nodes with pods to compare with their topology
     _moved: set[str] = field(
         default_factory=set
@@ -229,6 +231,18 @@ class Cache:
         info = self.nodes.get(name)
         inferred = info is not None and info.inventory is None and info.topology is not None
         return info if inferred and info is not None and info.history.exact is None else None
+
+    def explore(self) -> bool:
+        """Run a slice of one unfinished evaluation of kubelet states. Return whether there was one."""
+        name = next(iter(self._exploring), None)
+        if name is None:
+            return False
+        info = self.nodes.get(name)
+        if info is None or info.explore():
+            del self._exploring[name]
+            if info is not None:
+                self.on_change(ClusterEvent.TOPOLOGY_CHANGED, info, None)
+        return True
 
     def expire_unreported(self, patience: float = RECENT) -> None:
         """Treat pods as reported whose state was unknown for ``patience`` seconds, so that no node waits for a silent exporter."""
@@ -396,7 +410,11 @@ class Cache:
     def _info(self, name: str) -> NodeInfo:
         if (info := self.nodes.get(name)) is None:
             info = self.nodes[name] = NodeInfo(name, headroom=self.headroom, stated=self.stated)
+            info.explore_later = self._explore_later if self.explores_later else None
         return info
+
+    def _explore_later(self, name: str) -> None:
+        self._exploring[name] = None
 
     def _forget_if_empty(self, info: NodeInfo) -> None:
         if info.empty:

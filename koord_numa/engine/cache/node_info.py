@@ -4,8 +4,9 @@ State of one node name: its Node, its NodeResourceTopology, the pods counted the
 A record exists as soon as any object refers to the name, because events arrive in any order. It makes no decisions.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from operator import is_
 from typing import Final
 
@@ -18,7 +19,14 @@ from koord_numa.core.kubelet.in_flight import InFlightPods, expecting, one_more
 from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.kubelet.options import NO_RULE, CoreEvidence, StatedOptions, with_stated_options
 from koord_numa.core.kubelet.unreported_pods import overlooked_use
-from koord_numa.core.kubelet.view import KubeletView, PodsThere, followed_view, frame_of, inferred_view
+from koord_numa.core.kubelet.view import (
+    Explorations,
+    KubeletView,
+    PodsThere,
+    followed_view,
+    frame_of,
+    inferred_view,
+)
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.devices import DeviceInventory
 from koord_numa.core.objects.node import Node, NodeResourceTopology
@@ -108,6 +116,7 @@ class NodeInfo:
     cpus_by_claim: bool = False  # whether a driver publishes the node's CPUs
     broken: dict[str, str] = field(default_factory=dict)  # by UID, why an object about the node cannot be processed
     revision: int = 0
+    explore_later: Callable[[str], None] | None = None  # called with the name if a decision needs further slices
     _ports: dict[str, tuple[HostPort, ...]] = field(default_factory=dict)  # of pods with host ports
     _unknown_cpus: dict[str, str] = field(default_factory=dict)  # by UID, for pods with an unreadable resource-status
     _unknown_devices: dict[str, str] = field(
@@ -350,8 +359,21 @@ class NodeInfo:
         if self.node is None:
             return None
         if self._candidate is None:
-            self._candidate = self._derive(self.node, self.booked, self.nominees)
+            seen = self._derive(self.node, self.booked, self.nominees)
+            if self.explore_later is not None and isinstance(seen.offer, KubeletView) and not self.nominees:
+                explorations = Explorations(seen.offer.hypotheses, partial(self.explore_later, self.name))
+                seen = replace(seen, offer=replace(seen.offer, explorations=explorations))
+            self._candidate = seen
         return self._candidate
+
+    def explore(self) -> bool:
+        """Run a slice of the evaluations of the kubelet's states. Return whether they are finished or the node has changed."""
+        offer = self._candidate.offer if self._candidate is not None else None
+        explorations = offer.explorations if isinstance(offer, KubeletView) else None
+        if explorations is not None and not explorations.advance():
+            return False
+        self.revision += 1  # the snapshot stays: it has the answers
+        return True
 
     def candidate_for(self, pod: Pod) -> NodeSnapshot | None:
         """
@@ -419,6 +441,9 @@ class NodeInfo:
             # The evidence is newer than the cached view.
             if evidence.exploring or evidence.found_on:
                 offer = replace(offer, explored=bool(evidence.exploring), found_on=frozenset(evidence.found_on))
+            # One slice without continuation: snapshots with nominees are not kept.
+            if self.explore_later is not None:
+                offer = replace(offer, explorations=Explorations())
         if offer is None:
             raise AssertionError(f"node {node.name} has neither an inventory nor a kubelet-owned topology")
         return NodeSnapshot(

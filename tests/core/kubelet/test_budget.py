@@ -3,10 +3,12 @@
 import pytest
 
 from koord_numa.core.kubelet import admission, budget
-from koord_numa.core.kubelet.admission import TOO_MANY, would_admit
+from koord_numa.core.kubelet.admission import NOT_YET, TOO_MANY, would_admit
 from koord_numa.core.kubelet.budget import OverBudget, limited, spend
-from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.kubelet.view import Explorations, KubeletView
 from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.value_objects import replace
+from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.wire import parse_pod
 from tests.kubelets.hardest import QUESTIONS, hardest
 
@@ -38,3 +40,52 @@ def test_the_hardest_question_stays_within_its_budget(spec: dict[str, object], m
     assert isinstance(refused, Rejection)
     assert refused.detail == TOO_MANY
     assert budget._CURRENT.get() is None
+
+
+def test_slices_give_the_answer_of_one_run() -> None:
+    life = hardest()
+    seen = life.seen()
+    assert seen is not None
+    assert isinstance(seen.offer, KubeletView)
+    begun: list[None] = []
+    later = Explorations(seen.offer.hypotheses, lambda: begun.append(None), steps=20)
+    view = replace(seen.offer, explorations=later)
+    requests = [parse_pod(life.pod("question", spec)).request for spec in QUESTIONS]
+    first = [would_admit(request, view) for request in requests]
+    assert len(begun) == sum(isinstance(answer, Rejection) and answer.detail == NOT_YET for answer in first) == 1
+    while not later.advance():
+        pass
+    assert [would_admit(request, view) for request in requests] == [would_admit(it, seen.offer) for it in requests]
+
+
+def test_a_decision_is_repeated_when_its_slices_are_finished() -> None:
+    life, events = hardest(), list[object]()
+    cache, info = life.cache, life.cache.nodes["n"]
+    cache.on_change = lambda event, *_: events.append(event)
+    assert not cache.explore()
+    info.explore_later = cache._explore_later
+    info.touch()
+    seen = info.candidate()
+    assert seen is not None
+    assert isinstance(seen.offer, KubeletView)
+    assert seen.offer.explorations is not None
+    seen.offer.explorations.steps = 20
+    answer = life.ask(QUESTIONS[1])
+    assert isinstance(answer, Rejection)
+    assert answer.detail == NOT_YET
+    while cache.explore():
+        assert len(events) < 2
+    assert events == [ClusterEvent.TOPOLOGY_CHANGED]
+    answer = life.ask(QUESTIONS[1])
+    assert not (isinstance(answer, Rejection) and answer.detail == NOT_YET)
+
+
+def test_a_view_without_continuation_has_one_slice() -> None:
+    life = hardest()
+    seen = life.seen()
+    assert seen is not None
+    assert isinstance(seen.offer, KubeletView)
+    request = parse_pod(life.pod("question", QUESTIONS[1])).request
+    answer = would_admit(request, replace(seen.offer, explorations=Explorations(steps=20)))
+    assert isinstance(answer, Rejection)
+    assert answer.detail == TOO_MANY
