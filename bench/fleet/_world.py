@@ -22,7 +22,7 @@ from koord_numa.sandbox.bundled import definitions
 from koord_numa.sandbox.machines import Fleet, NodeDescription
 from koord_numa.settings import Settings
 from koord_numa.wire import parse_node, parse_pod, parse_topology
-from koord_numa.wire.pod.pod_annotations import resource_status
+from koord_numa.wire.pod_annotations import resource_status
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 TOPOLOGIES: Final = "noderesourcetopologies.topology.node.k8s.io"

@@ -17,7 +17,7 @@ from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_free import largest_aligned, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.scheduler import Scheduler
-from koord_numa.wire.pod.pod_annotations import quantities
+from koord_numa.wire.pod_annotations import quantities
 
 Dump: TypeAlias = dict[str, Any]
 """A JSON-compatible dump. CPUs are CPU lists (``0-3,8``), amounts are quantities (``1500m``, ``16Gi``)."""

@@ -54,13 +54,13 @@ from koord_numa.handlers.dispatch import meta
 from koord_numa.handlers.triggers import waiting_pods
 from koord_numa.ports import EventHandler, Gone
 from koord_numa.settings import DeviceObjectSupport, DynamicResources, PodGroupSupport, PodSource
-from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
-from koord_numa.wire.claims.resource_slices import parse_resource_slice, parse_taint_rule
 from koord_numa.wire.devices import parse_devices
 from koord_numa.wire.gangs import KINDS, names_gang, parse_pod_group
-from koord_numa.wire.node.nodes import parse_node
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.nodes import parse_node
+from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.raw_json import UnreadObject
+from koord_numa.wire.resource_claims import parse_device_class, parse_resource_claim
+from koord_numa.wire.resource_slices import parse_resource_slice, parse_taint_rule
 from koord_numa.wire.volumes import (
     parse_attachment,
     parse_claim,

@@ -20,9 +20,9 @@ from koord_numa.handlers.dispatch import known_version, meta
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.metadata import shortened
 from koord_numa.wire.names import TOPOLOGY_PLURAL
-from koord_numa.wire.node.topologies import parse_topology
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.rebinds import parse_rebind
+from koord_numa.wire.topologies import parse_topology
 
 T = TypeVar("T")
 

@@ -24,13 +24,19 @@ from koord_numa.core.rebind.pinned_pods import NumaAmounts
 from koord_numa.core.rebind.plan import PodRevision, RebindAnswer, RebindRequest
 from koord_numa.ports import Conflict, Forbidden, Gone, Invalid, StillAllowed, Unavailable, UnknownOutcome
 from koord_numa.wire import names
-from koord_numa.wire.claims.claim_json import allocation_json, claim_amounts_json, extended_claim_json, mappings_json
-from koord_numa.wire.claims.resource_claims import FINALIZER, parse_resource_claim
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.metadata import rfc3339, rfc3339_micro, shortened
 from koord_numa.wire.names import RESERVED_AT
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.rebinds import automatic_rebind, parse_rebind, rebind_status, with_cpus
+from koord_numa.wire.resource_claims import (
+    FINALIZER,
+    allocation_json,
+    claim_amounts_json,
+    extended_claim_json,
+    mappings_json,
+    parse_resource_claim,
+)
 from koord_numa.wire.volumes import parse_claim, parse_volume
 
 # Binds pods and writes their status (``ports.Binder``).

@@ -23,7 +23,7 @@ from koord_numa.node.podresources import PodResources
 from koord_numa.node.pods import DecidedPod
 from koord_numa.node.sysfs import Host, HostNuma
 from koord_numa.wire import names
-from koord_numa.wire.node.kubelet_state import kubelet_state_text
+from koord_numa.wire.kubelet_state import kubelet_state_text
 
 Json = dict[str, Any]
 Amounts = Mapping[str, int]
@@ -151,7 +151,7 @@ def attributes(facts: NodeFacts) -> Iterator[tuple[str, str]]:
             yield names.ATTRIBUTE_RESERVED_CPUS, str(reserved)
     if facts.resources is not None:
         # Covers all active pods of the kubelet.
-        from koord_numa.wire.node.fingerprint import fingerprint  # noqa: PLC0415  (keeps --print free of xxhash)
+        from koord_numa.wire.kubelet_state import fingerprint  # noqa: PLC0415  (keeps --print free of xxhash)
 
         yield names.ATTRIBUTE_FINGERPRINT, fingerprint(pod.key for pod in facts.resources.pods)
         yield names.ATTRIBUTE_FINGERPRINT_METHOD, FINGERPRINT_ALL

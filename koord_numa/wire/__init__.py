@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from koord_numa.wire.errors import WireError
-    from koord_numa.wire.node.nodes import parse_node
-    from koord_numa.wire.node.topologies import parse_topology
-    from koord_numa.wire.pod.pods import parse_pod
+    from koord_numa.wire.nodes import parse_node
+    from koord_numa.wire.pods import parse_pod
     from koord_numa.wire.rebinds import parse_rebind, rebind_status
+    from koord_numa.wire.topologies import parse_topology
 
 __all__ = ["WireError", "parse_node", "parse_pod", "parse_rebind", "parse_topology", "rebind_status"]
 
 _HOME: Final = {
     "WireError": "errors",
-    "parse_node": "node.nodes",
-    "parse_pod": "pod.pods",
+    "parse_node": "nodes",
+    "parse_pod": "pods",
     "parse_rebind": "rebinds",
-    "parse_topology": "node.topologies",
+    "parse_topology": "topologies",
     "rebind_status": "rebinds",
 }
 

@@ -49,7 +49,7 @@ from koord_numa.wire.parsing import (
     requested,
     supplied,
 )
-from koord_numa.wire.selectors import LabelSelectorModel, label_pairs, label_selector
+from koord_numa.wire.workloads import LabelSelectorModel, label_pairs, label_selector
 
 T = TypeVar("T")
 

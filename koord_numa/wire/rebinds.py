@@ -21,7 +21,7 @@ from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import head, version
 from koord_numa.wire.parsing import EnumReader, Int64, Problems, Strict, read, read_time
-from koord_numa.wire.pod.pod_annotations import quantities
+from koord_numa.wire.pod_annotations import quantities
 
 ACTIONS: Final = EnumReader({action.value: action for action in RebindAction})
 PHASES: Final = EnumReader({phase.value: phase for phase in RebindPhase})

@@ -10,7 +10,7 @@ from koord_numa.app import informers
 from koord_numa.core.objects.request import Pod
 from koord_numa.sandbox.apiserver import DeleteOptions
 from koord_numa.settings import PodSource
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pods import parse_pod
 from tests.cluster.objects import pod, until
 from tests.e2e.world import JsonObject, pinned, shared, world
 from tests.operator.operating import operating

@@ -16,7 +16,7 @@ from koord_numa.sandbox.apiserver.rules.claim_rules import claim_causes
 from koord_numa.sandbox.devices import SimulatedDevices
 from koord_numa.sandbox.devices.claim_controller import CLAIMS
 from koord_numa.sandbox.machines import NodeDescription
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
+from koord_numa.wire.resource_claims import parse_resource_claim
 from tests.e2e.extended import GPU as GPU_RESOURCE
 from tests.e2e.extended import container, gpu_class, sidecar, unserved
 from tests.e2e.world import PAIR, JsonObject, shared

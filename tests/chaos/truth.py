@@ -18,9 +18,9 @@ from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.machines import Fleet
 from koord_numa.sandbox.machines.simulated_node import TOPOLOGIES
 from koord_numa.settings import Settings
-from koord_numa.wire.node.nodes import parse_node
-from koord_numa.wire.node.topologies import parse_topology
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.nodes import parse_node
+from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.topologies import parse_topology
 from tests.e2e.world import JsonObject
 
 Ledgers = dict[str, dict[str, Holding]]

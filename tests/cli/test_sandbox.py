@@ -13,7 +13,7 @@ from koord_numa.cli.commands.sandbox import loadable
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.lister import ListedKind, list_all
 from koord_numa.cluster.resources import NODES
-from koord_numa.wire.node.nodes import parse_node
+from koord_numa.wire.nodes import parse_node
 from tests.cli.processes import is_open, left_in, line_with, started
 from tests.cli.small import RACK, ask, pod, small_cluster
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from koord_numa.cli import main
 from koord_numa.core.cpu_topology import MAX_NUMA, MAX_NUMA_ID
 from koord_numa.core.cpuset import MAX_CPU
-from koord_numa.wire.node.zones import MOST_DEVICES, MOST_RESOURCES
 from koord_numa.wire.parsing import LONGEST_JSON
+from koord_numa.wire.zones import MOST_DEVICES, MOST_RESOURCES
 from tests.proposals.cluster import guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
 
 Json = dict[str, Any]

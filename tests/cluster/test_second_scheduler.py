@@ -13,7 +13,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.plan import PodRevision
 from koord_numa.ports import NotLeader, UnknownOutcome
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pods import parse_pod
 from tests.cluster.objects import pod
 from tests.cluster.test_leader_election import LEASES, Time
 

@@ -16,7 +16,7 @@ from koord_numa.core.objects.verdicts import Placement, Reason, Unschedulable
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.bundled import definitions
 from koord_numa.settings import Settings
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pods import parse_pod
 from tests.chaos.truth import Objects, rebuilt
 from tests.cluster.objects import node
 from tests.operator.operating import operating

@@ -11,7 +11,7 @@ import yaml
 from koord_numa.core.allocation.demand import AllocateOptions, demand_of
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.resources import amount
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pods import parse_pod
 from tests.deploy.test_manifests import CHART, rendered
 
 celpy = pytest.importorskip("celpy", reason="the CEL library is not installed on this platform")

@@ -7,10 +7,9 @@ import pytest
 from pydantic import BaseModel
 
 from koord_numa.sandbox.apiserver.objects.schemas import schema
-from koord_numa.wire.images import ContainerImage
-from koord_numa.wire.node.nodes import NodeSpec
-from koord_numa.wire.pod.pods import SchedulingSpec, Status
-from koord_numa.wire.pod.requests import ConstraintsModel, ContainerModel, WorkloadModel
+from koord_numa.wire.nodes import ContainerImage, NodeSpec
+from koord_numa.wire.pod_requests import ConstraintsModel, ContainerModel, WorkloadModel
+from koord_numa.wire.pods import SchedulingSpec, Status
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "pod-fields.md"
 ROW = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \| (honored|irrelevant) \| \S.* \|$", re.MULTILINE)

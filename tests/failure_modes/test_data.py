@@ -11,7 +11,7 @@ from koord_numa.core.objects.request import Assignment, NumaSpec, Pod
 from koord_numa.core.objects.verdicts import Reason
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NumaPolicy, QosClass
 from koord_numa.core.value_objects import replace
-from koord_numa.wire.node.topologies import parse_topology
+from koord_numa.wire.topologies import parse_topology
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world
 
 

@@ -24,7 +24,7 @@ from koord_numa.engine.ranking.pod_counts import MOST_UNFINISHED, REMEMBERED_COU
 from koord_numa.ports import DELETED
 from koord_numa.wire import names, parse_pod
 from koord_numa.wire.parsing import ParsedCache
-from koord_numa.wire.pod.pod_annotations import resource_status
+from koord_numa.wire.pod_annotations import resource_status
 from tests.engine.preemption.kubelet_life import ApiServer
 from tests.engine.world import World, make_node, make_topology, make_world
 from tests.failure_modes.containers import container_sizes
@@ -86,7 +86,8 @@ def test_every_cache_has_a_bound() -> None:
 def test_every_module_with_a_cache_of_pods_is_in_the_table() -> None:
     document = (Path(__file__).parents[2] / "docs" / "failure-modes.md").read_text()
     package = Path(next(iter(koord_numa.__path__)))
-    sources = [path for part in ("engine", "wire/pod", "cluster", "app") for path in (package / part).rglob("*.py")]
+    sources = [path for part in ("engine", "cluster", "app") for path in (package / part).rglob("*.py")]
+    sources += (package / "wire").glob("pod*.py")
     keeping = [path for path in sources if re.search(r"(LRUCache|TTLCache|ParsedCache)(\[.*\])?\(", path.read_text())]
     assert len(keeping) > 10
     assert [name for path in keeping if f"`{(name := str(path.relative_to(package)))}`" not in document] == []

@@ -12,8 +12,8 @@ from koord_numa.core.value_objects import replace
 from koord_numa.engine.queue.pending_pod import RequestClass
 from koord_numa.engine.ranking.node_ranking import Undecided
 from koord_numa.engine.ranking.node_table import MOST_LINES
-from koord_numa.wire.node.topologies import parse_topology
-from koord_numa.wire.node.zones import MOST_DEVICES
+from koord_numa.wire.topologies import parse_topology
+from koord_numa.wire.zones import MOST_DEVICES
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world
 
 EXBIBYTE = 1 << 60

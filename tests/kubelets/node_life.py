@@ -23,7 +23,7 @@ from koord_numa.sandbox.machines.agents.agent import RefusedPod
 from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
 from koord_numa.sandbox.machines.hardware.topologies import node_object
 from koord_numa.wire import parse_node, parse_pod, parse_topology
-from koord_numa.wire.pod.pod_annotations import resource_status
+from koord_numa.wire.pod_annotations import resource_status
 
 JsonObject = dict[str, Any]
 

@@ -7,7 +7,7 @@ from koord_numa.engine.cache.cache import Cache
 from koord_numa.ports import DELETED
 from koord_numa.wire import parse_node, parse_pod
 from koord_numa.wire.names import EXPLORES
-from koord_numa.wire.pod.pod_annotations import resource_status
+from koord_numa.wire.pod_annotations import resource_status
 from tests.kubelets.node_life import JsonObject, NodeLife
 from tests.kubelets.test_unknown_options import EVEN, ODD, node
 

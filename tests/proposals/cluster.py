@@ -15,10 +15,10 @@ from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.scheduling.filters import ScoredPlacement
 from koord_numa.core.value_objects import replace
 from koord_numa.wire import names
-from koord_numa.wire.node.nodes import parse_node
-from koord_numa.wire.node.topologies import parse_topology
-from koord_numa.wire.pod.pod_annotations import resource_status
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.nodes import parse_node
+from koord_numa.wire.pod_annotations import resource_status
+from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.topologies import parse_topology
 from tests.cluster.objects import pod_document
 from tests.engine.world import World, make_world
 

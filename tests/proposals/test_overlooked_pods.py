@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from koord_numa.view.documents import node_entry
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pods import parse_pod
 from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, kubelet_nrt, node, pod, zone
 
 GPU = "nvidia.com/gpu"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pods import parse_pod
 from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
 
 GPU = "nvidia.com/gpu"

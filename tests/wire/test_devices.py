@@ -22,7 +22,7 @@ from koord_numa.core.objects.devices import (
 )
 from koord_numa.wire.devices import device_allocated, device_grants, parse_devices
 from koord_numa.wire.errors import FieldPath, WireError
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.raw_json import UnreadObject
 
 GPU = {

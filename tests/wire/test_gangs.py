@@ -15,7 +15,7 @@ from koord_numa.core.gangs.model import (
     TopologyLevel,
 )
 from koord_numa.wire.gangs import names_gang, parse_pod_group
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pods import parse_pod
 
 KUBERNETES, KOORDINATOR, PLUGINS = Dialect
 ANNOTATION, POD_GROUP = "gang.scheduling.koordinator.sh/", "pod-group.scheduling.sigs.k8s.io"

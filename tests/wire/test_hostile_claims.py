@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.wire.claims.resource_claims import DEEPEST, parse_device_class, parse_resource_claim
+from koord_numa.wire.resource_claims import DEEPEST, parse_device_class, parse_resource_claim
 
 
 def nested(levels: int) -> Any:

@@ -3,7 +3,7 @@
 import pytest
 
 from koord_numa.core.objects.node import Image
-from koord_numa.wire.images import MOST_IMAGES, node_images, normalized, pod_images
+from koord_numa.wire.nodes import MOST_IMAGES, node_images, normalized, pod_images
 
 
 @pytest.mark.parametrize(

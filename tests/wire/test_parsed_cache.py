@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 
-from koord_numa.wire import parse_pod, parse_topology
-from koord_numa.wire.node import zones
+from koord_numa.wire import parse_pod, parse_topology, pod_cache, zones
 from koord_numa.wire.parsing import ParsedCache
-from koord_numa.wire.pod import request_cache
-from koord_numa.wire.selectors import label_pairs
+from koord_numa.wire.workloads import label_pairs
 from tests.wire.objects import KUBELET_NRT, changed
 
 LARGE = 200_000  # characters
@@ -70,8 +68,8 @@ def topologies() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("module", "caches", "objects"),
     [
-        pytest.param(request_cache, ("_REQUESTS", "_BOUND", "_CONSTRAINTS"), pods, id="pods"),
-        pytest.param(request_cache, ("_PARTS",), pods_of_many_uids, id="parts of pods"),
+        pytest.param(pod_cache, ("_REQUESTS", "_BOUND", "_CONSTRAINTS"), pods, id="pods"),
+        pytest.param(pod_cache, ("_PARTS",), pods_of_many_uids, id="parts of pods"),
         pytest.param(zones, ("_ZONES",), topologies, id="zones"),
     ],
 )

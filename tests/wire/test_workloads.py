@@ -13,7 +13,7 @@ from koord_numa.core.objects.constraints import (
     WorkloadKind,
 )
 from koord_numa.wire.errors import WireError
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.workloads import parse_workload
 
 WEB = LabelSelector((Requirement("app", Operator.IN, ("web",)),))

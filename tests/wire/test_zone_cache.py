@@ -4,8 +4,8 @@ import pytest
 
 from koord_numa.core.objects.node import Zone
 from koord_numa.wire import parse_topology
+from koord_numa.wire import zones as zones_module
 from koord_numa.wire.errors import FieldPath
-from koord_numa.wire.node import zones as zones_module
 from koord_numa.wire.parsing import ParsedCache
 from tests.wire.objects import KUBELET_NRT, changed
 

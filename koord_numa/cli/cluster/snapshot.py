@@ -36,7 +36,7 @@ from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass
 from koord_numa.engine.scheduler import Scheduler, verdict_on
 from koord_numa.ports import Dependencies, ObjectReference
 from koord_numa.settings import DeviceObjectSupport, Settings
-from koord_numa.wire.pod.pod_annotations import resource_status
+from koord_numa.wire.pod_annotations import resource_status
 
 
 class ReadOnlyPorts:

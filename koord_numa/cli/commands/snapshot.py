@@ -57,7 +57,7 @@ def hash_names(objects: Sequence[Document]) -> list[Document]:
 
     Fingerprints of the pods of a node are recomputed from the hashes.
     """
-    from koord_numa.wire.node.fingerprint import fingerprint
+    from koord_numa.wire.kubelet_state import fingerprint
 
     # Keyed by the old fingerprint: it matches only if the snapshot has exactly the pods from which it was computed.
     made = {
@@ -326,7 +326,7 @@ def trimmed(value: Any, key: str = "", inside: str = "") -> Any:
 
     Only the equality of image names affects decisions.
     """
-    from koord_numa.wire.images import normalized
+    from koord_numa.wire.nodes import normalized
 
     if isinstance(value, Mapping):
         return {name: trimmed(item, name, key) for name, item in value.items() if name not in DROPPED}

@@ -17,7 +17,7 @@ from koord_numa.core.resources import CPU, MILLI
 from koord_numa.sandbox.devices.kubelets import cpus_prepared, devices_prepared
 from koord_numa.sandbox.machines import NodeDescription, SimulatedNode, Style
 from koord_numa.view.text import count
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pods import parse_pod
 
 Json = dict[str, Any]
 

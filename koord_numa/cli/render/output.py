@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from koord_numa.view.documents import Document
 from koord_numa.view.printable import printable
-from koord_numa.wire.jsonpath import find
+from koord_numa.wire.raw_json import find
 
 if TYPE_CHECKING:
     from rich.text import Text

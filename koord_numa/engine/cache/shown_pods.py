@@ -13,7 +13,7 @@ from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.vocabulary import INIT
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.wire.node.fingerprint import comparable, fingerprint_of, pod_hash
+from koord_numa.wire.kubelet_state import comparable, fingerprint_of, pod_hash
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from typing import Final
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.cache.shown_pods import Reading
-from koord_numa.wire.node.fingerprint import comparable, fingerprint
+from koord_numa.wire.kubelet_state import comparable, fingerprint
 
 ALL_PODS: Final = ("", "all")
 """Methods of fingerprints that cover every pod of the node. Other methods omit pods that are listed nowhere."""

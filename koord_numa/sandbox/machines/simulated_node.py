@@ -28,8 +28,8 @@ from koord_numa.sandbox.machines.hardware.topologies import Json, node_object, n
 from koord_numa.sandbox.machines.history import History
 from koord_numa.sandbox.machines.pod_status import ended, refused, running
 from koord_numa.wire import WireError, parse_pod
+from koord_numa.wire.kubelet_state import kubelet_state_text
 from koord_numa.wire.names import KUBELET_STATE, TOPOLOGY_GROUP, TOPOLOGY_PLURAL
-from koord_numa.wire.node.kubelet_state import kubelet_state_text
 
 NOT_FOUND = 404
 TOPOLOGIES = f"{TOPOLOGY_PLURAL}.{TOPOLOGY_GROUP}"

@@ -12,7 +12,7 @@ from koord_numa.core.objects.request import PodKey
 from koord_numa.core.value_objects import replace
 from koord_numa.ports import Conflict, Gone, NotLeader
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
+from koord_numa.wire.resource_claims import parse_resource_claim
 from tests.cluster.objects import JsonObject
 
 CLAIMS = "resourceclaims.resource.k8s.io"

@@ -15,8 +15,7 @@ from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.request import PodKey
 from koord_numa.ports import Conflict, Forbidden, Invalid, UnknownOutcome
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
-from koord_numa.wire.claims.claim_json import extended_claim_json, extended_claim_name
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
+from koord_numa.wire.resource_claims import extended_claim_json, extended_claim_name, parse_resource_claim
 from tests.cluster.objects import JsonObject, pod
 
 CLAIMS = "resourceclaims.resource.k8s.io"

@@ -19,10 +19,9 @@ from koord_numa.core.claims.claim import ClaimToAllocate, DeviceClass
 from koord_numa.core.claims.inventory import DeviceId, PoolId, ResourceSlice
 from koord_numa.core.claims.pools import Features, NodeDevices, gather_pools
 from koord_numa.core.resources import parse_quantity
-from koord_numa.wire.claims.claim_json import allocation_json
-from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
-from koord_numa.wire.claims.resource_slices import nano, parse_resource_slice
 from koord_numa.wire.errors import FieldPath
+from koord_numa.wire.resource_claims import allocation_json, parse_device_class, parse_resource_claim
+from koord_numa.wire.resource_slices import nano, parse_resource_slice
 from tests.conformance.deviations import Deviation
 from tests.conformance.vectors import Case, Oracle
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from koord_numa.core.cel.program import CelDevice, compile_selector
 from koord_numa.core.cel.values import CelError, CompileError
-from koord_numa.wire.claims.resource_slices import parse_resource_slice
+from koord_numa.wire.resource_slices import parse_resource_slice
 from tests.conformance.deviations import Deviation
 from tests.conformance.vectors import Case, Oracle
 

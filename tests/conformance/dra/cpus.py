@@ -18,9 +18,8 @@ from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.core.value_objects import replace
-from koord_numa.wire.claims.claim_json import allocation_json
-from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
-from koord_numa.wire.claims.resource_slices import parse_resource_slice
+from koord_numa.wire.resource_claims import allocation_json, parse_device_class, parse_resource_claim
+from koord_numa.wire.resource_slices import parse_resource_slice
 from tests.conformance.vectors import Case
 
 

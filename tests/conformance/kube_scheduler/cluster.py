@@ -7,8 +7,8 @@ from typing import Any
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.listers import VolumeLister
-from koord_numa.wire.node.nodes import parse_node
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.nodes import parse_node
+from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.volumes import (
     parse_attachment,
     parse_claim,

@@ -21,9 +21,9 @@ from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.event_handlers import ListedChanges
 from koord_numa.ports import DELETED
-from koord_numa.wire.node.nodes import parse_node
-from koord_numa.wire.node.topologies import parse_topology
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.nodes import parse_node
+from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.topologies import parse_topology
 from tests.conformance.vectors import Case
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()

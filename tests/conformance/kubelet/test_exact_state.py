@@ -13,7 +13,7 @@ from koord_numa.core.objects.node import (
     NumaMemory,
 )
 from koord_numa.core.value_objects import replace
-from koord_numa.wire.node.topologies import parse_topology
+from koord_numa.wire.topologies import parse_topology
 from tests.conformance.kubelet.admission import load_node
 from tests.conformance.kubelet.churn import LONG, Replay, class_of, topology_object
 from tests.conformance.vectors import Case, cases, each_file

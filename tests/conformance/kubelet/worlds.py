@@ -19,8 +19,8 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import supply
 from koord_numa.core.value_objects import replace
-from koord_numa.wire.node.fingerprint import fingerprint
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.kubelet_state import fingerprint
+from koord_numa.wire.pods import parse_pod
 from tests.conformance.kubelet.admission import load_node
 from tests.conformance.kubelet.churn import pod_object
 from tests.conformance.vectors import Case

@@ -11,10 +11,10 @@ from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.state.inventory import Inventory, inventory
 from koord_numa.core.state.ledger import Ledger, holding_of
 from koord_numa.core.state.numa_free import accounts
-from koord_numa.wire.node.nodes import parse_node
-from koord_numa.wire.node.topologies import parse_topology
-from koord_numa.wire.pod.pod_annotations import resource_status
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.nodes import parse_node
+from koord_numa.wire.pod_annotations import resource_status
+from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.topologies import parse_topology
 
 Json = dict[str, Any]
 

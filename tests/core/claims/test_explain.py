@@ -8,7 +8,7 @@ from koord_numa.core.claims.allocation import DeviceUsage
 from koord_numa.core.claims.explain import numbers_of
 from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.claims.pools import NodeDevices, gather_pools
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
+from koord_numa.wire.resource_claims import parse_resource_claim
 from tests.core.claims.worlds import NODE, Json, claim_object, device, device_class, published, request
 
 NUMA = "resource.kubernetes.io/numaNode"

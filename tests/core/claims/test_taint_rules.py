@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.claims.inventory import DeviceTaint, DeviceTaintRule, TaintRules
-from koord_numa.wire.claims.resource_slices import parse_taint_rule
 from koord_numa.wire.errors import WireError
+from koord_numa.wire.resource_slices import parse_taint_rule
 from tests.core.claims.worlds import device, published
 
 OWN = {"key": "own", "effect": "NoSchedule"}

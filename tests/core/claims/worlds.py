@@ -8,8 +8,8 @@ from koord_numa.core.claims.allocator import Allocated, NotAllocated, allocate
 from koord_numa.core.claims.claim import DeviceClass
 from koord_numa.core.claims.inventory import PoolId, ResourceSlice
 from koord_numa.core.claims.pools import ALL_FEATURES, Features, NodeDevices, gather_pools
-from koord_numa.wire.claims.resource_claims import parse_device_class, parse_resource_claim
-from koord_numa.wire.claims.resource_slices import parse_resource_slice
+from koord_numa.wire.resource_claims import parse_device_class, parse_resource_claim
+from koord_numa.wire.resource_slices import parse_resource_slice
 
 Json = dict[str, Any]
 NODE = "node-1"

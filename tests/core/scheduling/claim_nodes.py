@@ -25,7 +25,7 @@ from koord_numa.core.scheduling.request import Profile, scheduling_request, with
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
 from koord_numa.core.value_objects import replace
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
+from koord_numa.wire.resource_claims import parse_resource_claim
 from tests.core.allocation.nodes import GI, held, node
 from tests.core.claims.worlds import NODE, Json, claim_object, device, device_class, published, request
 from tests.machines import machine

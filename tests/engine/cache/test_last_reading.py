@@ -14,7 +14,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache import shown_pods
 from koord_numa.engine.cache.kubelet_history import KubeletHistory
 from koord_numa.engine.cache.shown_pods import Reading, read
-from koord_numa.wire.node.fingerprint import fingerprint
+from koord_numa.wire.kubelet_state import fingerprint
 from tests.engine.world import make_pod
 
 WHOLE = {"cpu": 8000}

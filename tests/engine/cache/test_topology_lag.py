@@ -11,7 +11,7 @@ from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.topology_lag import RECENT
-from koord_numa.wire.node.fingerprint import fingerprint
+from koord_numa.wire.kubelet_state import fingerprint
 from tests.engine.world import GIB, list_into, make_node, make_pod
 
 HALF = {"cpu": 4000, "memory": 16 * GIB}

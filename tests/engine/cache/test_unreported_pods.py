@@ -11,7 +11,7 @@ from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.topology_lag import RECENT, Report
-from koord_numa.wire.node.fingerprint import fingerprint
+from koord_numa.wire.kubelet_state import fingerprint
 from tests.engine.world import list_into, make_node, make_pod
 
 

@@ -11,7 +11,7 @@ from koord_numa.core.resources import CPU
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.ports import DELETED
-from koord_numa.wire.node.fingerprint import fingerprint
+from koord_numa.wire.kubelet_state import fingerprint
 from tests.engine.world import list_into, make_node, make_pod
 
 WHOLE = {"cpu": 8000}

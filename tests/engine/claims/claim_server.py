@@ -12,8 +12,7 @@ from koord_numa.core.objects.request import PodKey
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.ports import DELETED, Conflict, StillAllowed
-from koord_numa.wire.claims.claim_json import extended_claim_json
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
+from koord_numa.wire.resource_claims import extended_claim_json, parse_resource_claim
 
 
 class Server:

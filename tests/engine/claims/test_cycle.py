@@ -20,7 +20,7 @@ from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
 from koord_numa.engine.claims.pre_bind import ClaimPreBind
 from koord_numa.ports import DELETED, Conflict, Unavailable
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
+from koord_numa.wire.resource_claims import parse_resource_claim
 from tests.core.claims.worlds import claim_object, device, device_class, published, request
 from tests.engine.claims.claim_server import Server
 

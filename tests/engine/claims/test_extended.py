@@ -19,7 +19,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.late_check import ClaimCheck, ExtendedAsk
 from koord_numa.engine.claims.pod_claims import claim_work
 from koord_numa.ports import Conflict, Unavailable
-from koord_numa.wire.claims.claim_json import extended_claim_name
+from koord_numa.wire.resource_claims import extended_claim_name
 from tests.core.claims.worlds import device_class
 from tests.engine.claims.test_cycle import NODE, World
 

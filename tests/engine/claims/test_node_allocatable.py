@@ -11,10 +11,9 @@ from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.pre_bind import ClaimPreBind
-from koord_numa.wire.claims.claim_json import claim_amounts_json
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
-from koord_numa.wire.claims.resource_slices import parse_resource_slice
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pods import parse_pod
+from koord_numa.wire.resource_claims import claim_amounts_json, parse_resource_claim
+from koord_numa.wire.resource_slices import parse_resource_slice
 from tests.core.claims.worlds import claim_object, device, device_class, request
 from tests.engine.claims.claim_server import Server
 from tests.engine.world import World, make_node, make_pod, make_world

@@ -25,8 +25,8 @@ from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.scheduler import dry_run
 from koord_numa.ports import DELETED
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
-from koord_numa.wire.claims.resource_slices import parse_resource_slice
+from koord_numa.wire.resource_claims import parse_resource_claim
+from koord_numa.wire.resource_slices import parse_resource_slice
 from tests.core.claims.worlds import Json, claim_object, device, device_class, request
 from tests.engine.clusters import random_node, random_pod, random_topology
 from tests.engine.world import GIB, World, make_node, make_pod, make_world

@@ -11,8 +11,8 @@ from koord_numa.engine.claims.late_check import FIRST_PAUSE, LONGEST_PAUSE, OVER
 from koord_numa.engine.queue.pending_pod import SLICE
 from koord_numa.engine.ranking.node_ranking import Undecided
 from koord_numa.engine.schedule_one import BUDGET_USED
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
-from koord_numa.wire.claims.resource_slices import parse_resource_slice
+from koord_numa.wire.resource_claims import parse_resource_claim
+from koord_numa.wire.resource_slices import parse_resource_slice
 from tests.core.claims.worlds import Json, cel, claim_object, device, device_class, request
 from tests.engine.world import World, make_node, make_pod, make_world
 

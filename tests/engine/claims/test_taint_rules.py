@@ -9,8 +9,8 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.value_objects import replace
 from koord_numa.ports import DELETED
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
-from koord_numa.wire.claims.resource_slices import parse_resource_slice, parse_taint_rule
+from koord_numa.wire.resource_claims import parse_resource_claim
+from koord_numa.wire.resource_slices import parse_resource_slice, parse_taint_rule
 from tests.core.claims.test_taint_rules import rule
 from tests.core.claims.worlds import claim_object, device, device_class, request
 from tests.engine.world import World, make_node, make_pod, make_world

@@ -8,8 +8,8 @@ from koord_numa.core.claims.resource_claim import PodResourceClaim
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.apiserver import ApiError, ApiServer
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
-from koord_numa.wire.claims.resource_slices import parse_resource_slice
+from koord_numa.wire.resource_claims import parse_resource_claim
+from koord_numa.wire.resource_slices import parse_resource_slice
 from tests.core.claims.worlds import claim_object, decide, device, devices_of, published, request
 from tests.engine.claims.test_taint_rules import asks, placed, world_with_gpus
 from tests.engine.world import make_pod

@@ -17,7 +17,7 @@ from koord_numa.engine.cache.cache import DELETED
 from koord_numa.wire.devices import device_grants
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.names import DEVICE_ALLOCATED
-from koord_numa.wire.pod.pod_annotations import resource_status
+from koord_numa.wire.pod_annotations import resource_status
 from tests.core.devices.rack import inventory, request
 from tests.engine.gangs.groups import kubelet_topology
 from tests.engine.preemption.world import leaves, make_room

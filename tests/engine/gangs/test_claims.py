@@ -12,7 +12,7 @@ from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.ports import Unavailable
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
+from koord_numa.wire.resource_claims import parse_resource_claim
 from tests.core.claims.worlds import claim_object, device, device_class, published, request
 from tests.engine.claims.claim_server import Server
 from tests.engine.preemption.world import leaves, make_room, wrote

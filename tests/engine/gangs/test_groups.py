@@ -21,7 +21,7 @@ from koord_numa.engine.gangs.pod_groups import GangState
 from koord_numa.engine.metrics import Result
 from koord_numa.ports import Forbidden, Unavailable
 from koord_numa.wire.gangs import parse_pod_group
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pods import parse_pod
 from tests.engine.binding.test_pre_bind import Step
 from tests.engine.gangs.groups import kubelet_topology, make_kind
 from tests.engine.world import World, bound, make_node, make_pod, make_world

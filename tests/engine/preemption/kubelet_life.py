@@ -23,7 +23,7 @@ from koord_numa.sandbox.machines.hardware.description import NodeDescription
 from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
 from koord_numa.sandbox.machines.hardware.topologies import node_object
 from koord_numa.wire import parse_node, parse_pod, parse_topology
-from koord_numa.wire.pod.pod_annotations import resource_status
+from koord_numa.wire.pod_annotations import resource_status
 from tests.engine.world import Server, make_world
 
 JsonObject = dict[str, Any]

@@ -18,8 +18,8 @@ from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.ports import DELETED
-from koord_numa.wire.claims.resource_claims import parse_resource_claim
-from koord_numa.wire.claims.resource_slices import parse_resource_slice
+from koord_numa.wire.resource_claims import parse_resource_claim
+from koord_numa.wire.resource_slices import parse_resource_slice
 from tests.core.claims.worlds import claim_object, device, device_class, request
 from tests.engine.claims.claim_server import Server as ClaimServer
 from tests.engine.preemption.world import leaves, make_room, wrote

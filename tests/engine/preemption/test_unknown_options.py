@@ -10,7 +10,7 @@ from koord_numa.core.objects.request import Assignment, Container, Pod
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy
 from koord_numa.core.resources import MILLI
 from koord_numa.core.value_objects import replace
-from koord_numa.wire.node.fingerprint import fingerprint
+from koord_numa.wire.kubelet_state import fingerprint
 from tests.engine.preemption.world import leaves, make_room, said
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_world
 

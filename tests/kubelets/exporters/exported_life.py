@@ -16,7 +16,7 @@ from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode, MemoryBlo
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.wire import names, parse_topology
-from koord_numa.wire.node.fingerprint import fingerprint
+from koord_numa.wire.kubelet_state import fingerprint
 from tests.kubelets.node_life import NodeLife
 
 Use = Counter[tuple[int, str]]

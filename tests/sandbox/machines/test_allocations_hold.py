@@ -19,7 +19,7 @@ from koord_numa.sandbox.apiserver import DeleteOptions, DirectStore
 from koord_numa.sandbox.machines import Fleet, NodeDescription, Shape
 from koord_numa.sandbox.machines.hardware.description import GIB
 from koord_numa.wire import names, parse_node, parse_pod, parse_topology
-from koord_numa.wire.pod.pod_annotations import resource_status
+from koord_numa.wire.pod_annotations import resource_status
 from tests.sandbox.machines.conftest import MakeRack
 from tests.sandbox.machines.pods import create
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.wire.node.fingerprint import comparable, fingerprint
+from koord_numa.wire.kubelet_state import comparable, fingerprint
 
 KNOWN = {
     "none": ([], "pfp0v001ef46db3751d8e999"),

@@ -19,7 +19,7 @@ from koord_numa.core.objects.node import (
 )
 from koord_numa.core.value_objects import replace
 from koord_numa.wire import parse_topology
-from koord_numa.wire.node.kubelet_state import MAX_JSON, MAX_PLAIN, MAX_TEXT, kubelet_state_text
+from koord_numa.wire.kubelet_state import MAX_JSON, MAX_PLAIN, MAX_TEXT, kubelet_state_text
 from tests.wire.objects import KUBELET_NRT, annotated
 
 STATE: Final = "koord-numa/kubelet-state"

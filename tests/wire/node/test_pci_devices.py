@@ -5,7 +5,7 @@ import json
 import pytest
 
 from koord_numa.wire.errors import FieldPath
-from koord_numa.wire.node.topologies import numa_by_root
+from koord_numa.wire.topologies import numa_by_root
 
 NAME = "koord-numa/pci-devices"
 DEVICES = [

@@ -8,16 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.objects.node import NodeResourceTopology
-from koord_numa.wire import names, parse_topology
-from koord_numa.wire.node import kubelet_config, zones
-from koord_numa.wire.node import topologies as cpu_topology
-from koord_numa.wire.node import topologies as reserved
+from koord_numa.wire import names, parse_topology, zones
+from koord_numa.wire import topologies as cpu_topology
+from koord_numa.wire import topologies as reserved
 from koord_numa.wire.parsing import ParsedCache
 from tests.wire.objects import KOORDINATOR_NRT, KUBELET_NRT, Object, annotated, changed
 
 CACHES: Sequence[tuple[Any, str]] = (
     (cpu_topology, "_MACHINES"),
-    (kubelet_config, "_CONFIGS"),
+    (zones, "_CONFIGS"),
     (reserved, "_RESERVED"),
     (zones, "_ZONES"),
 )

@@ -11,12 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from koord_numa.core.objects.request import Pod
-from koord_numa.wire import names, parse_pod
+from koord_numa.wire import names, parse_pod, pod_cache, pods
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.metadata import Head, head
-from koord_numa.wire.pod import bound_text, pods
-from koord_numa.wire.pod.request_cache import read_by
-from koord_numa.wire.pod.requests import ConstraintsModel, ContainerModel, WorkloadModel
+from koord_numa.wire.pod_cache import read_by
+from koord_numa.wire.pod_requests import ConstraintsModel, ContainerModel, WorkloadModel
 from koord_numa.wire.raw_json import UnreadObject
 from tests.wire.objects import POD, Object, annotated, changed
 from tests.wire.pod.test_steady_part import states
@@ -191,8 +190,8 @@ def fields(of: type[msgspec.Struct]) -> set[str]:
 
 def test_the_key_has_every_field_that_a_request_is_read_from() -> None:
     """A field that a model gets and the key lacks would give a pod another one's request."""
-    assert set(read_by(WorkloadModel, ConstraintsModel)) - NOT_IN_THE_KEY <= fields(bound_text.Spec)
-    assert set(read_by(ContainerModel)) <= fields(bound_text.ContainerFields)
+    assert set(read_by(WorkloadModel, ConstraintsModel)) - NOT_IN_THE_KEY <= fields(pod_cache.Spec)
+    assert set(read_by(ContainerModel)) <= fields(pod_cache.ContainerFields)
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b"1", b'{"metadata":{"uid":"\xff"}}', b""])

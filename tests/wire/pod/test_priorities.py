@@ -3,7 +3,7 @@
 import pytest
 
 from koord_numa.wire.errors import WireError
-from koord_numa.wire.pod.pods import PriorityClassObject, parse_priority_class, with_priority
+from koord_numa.wire.pods import PriorityClassObject, parse_priority_class, with_priority
 
 RANKS = (
     PriorityClassObject("low", 1, "Never"),

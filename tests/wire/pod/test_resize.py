@@ -7,7 +7,7 @@ import pytest
 from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.objects.vocabulary import KubeQos
 from koord_numa.core.pod_resources import effective_requests, kube_qos
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.pods import parse_pod
 
 
 def running(spec: str, *, status: dict[str, Any], conditions: list[dict[str, str]] | None = None, **more: Any) -> Any:

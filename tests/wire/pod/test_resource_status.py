@@ -12,7 +12,7 @@ from koord_numa.core.objects.request import Assignment, SharedPool
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.wire import parse_pod
-from koord_numa.wire.pod.pod_annotations import resource_status, status_text
+from koord_numa.wire.pod_annotations import resource_status, status_text
 from tests.wire.objects import POD, annotated, changed
 
 GIB = 2**30

@@ -8,19 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.objects.request import Pod
-from koord_numa.wire import names, parse_pod
+from koord_numa.wire import names, parse_pod, pod_annotations, pod_cache, pods
 from koord_numa.wire.metadata import Head, Metadata, head
 from koord_numa.wire.parsing import ParsedCache, Problems
-from koord_numa.wire.pod import pod_annotations, pods, request_cache
 from tests.wire.objects import POD, Object, annotated, changed, labelled
 
 CACHES: Sequence[tuple[Any, str]] = (
-    (request_cache, "_REQUESTS"),
-    (request_cache, "_ALONE"),
-    (request_cache, "_BOUND"),
-    (request_cache, "_CONSTRAINTS"),
-    (request_cache, "_PARTS"),
-    (request_cache, "_FILLED"),
+    (pod_cache, "_REQUESTS"),
+    (pod_cache, "_ALONE"),
+    (pod_cache, "_BOUND"),
+    (pod_cache, "_CONSTRAINTS"),
+    (pod_cache, "_PARTS"),
+    (pod_cache, "_FILLED"),
     (pod_annotations, "_ASSIGNMENTS"),
 )
 
@@ -101,8 +100,8 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return top
 
     monkeypatch.setattr(pods, "head", noted)
-    monkeypatch.setattr(request_cache, "_PARTS", ParsedCache(1 << 20))
-    monkeypatch.setattr(request_cache, "_FILLED", ParsedCache(1 << 20))
+    monkeypatch.setattr(pod_cache, "_PARTS", ParsedCache(1 << 20))
+    monkeypatch.setattr(pod_cache, "_FILLED", ParsedCache(1 << 20))
     return found
 
 
@@ -146,7 +145,7 @@ def test_a_policy_that_a_bind_fills_in_is_read_once_a_class(heads: list[str]) ->
 def test_pods_that_run_already_when_they_are_first_seen_are_not_remembered(heads: list[str]) -> None:
     running = changed(changed(POD, "spec nodeName", "worker-1"), "status", {"phase": "Running", "conditions": READY})
     parse_pod(running)
-    assert len(request_cache._PARTS) == 0
+    assert len(pod_cache._PARTS) == 0
     assert heads == ["7"]
 
 

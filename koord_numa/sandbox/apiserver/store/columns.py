@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from koord_numa.sandbox.apiserver.objects.documents import JsonObject, dig
 from koord_numa.sandbox.apiserver.objects.kinds import Kind
-from koord_numa.wire.jsonpath import find
+from koord_numa.wire.raw_json import find
 
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE

@@ -13,7 +13,7 @@ from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList, format_amount
 from koord_numa.sandbox.machines.hardware.description import NodeDescription, Style
 from koord_numa.wire import names
-from koord_numa.wire.node.fingerprint import fingerprint
+from koord_numa.wire.kubelet_state import fingerprint
 
 Json = dict[str, Any]
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 from koord_numa.core.kubelet.admit import Admitted, admit
 from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.wire.node.fingerprint import fingerprint
-from koord_numa.wire.pod.pods import parse_pod
+from koord_numa.wire.kubelet_state import fingerprint
+from koord_numa.wire.pods import parse_pod
 from tests.conformance.kubelet.churn import pod_object
 from tests.conformance.kubelet.drawn.machines import drawn_node, first_topology
 from tests.conformance.kubelet.drawn.shapes import Shapes

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from koord_numa.core.claims.allocator import NotAllocated
-from koord_numa.wire.claims.resource_slices import parse_resource_slice
+from koord_numa.wire.resource_slices import parse_resource_slice
 from tests.core.claims.worlds import cel, claim_object, decide, device, devices_of, published, request
 
 GPUS = published("gpu", [device("a"), device("b")])

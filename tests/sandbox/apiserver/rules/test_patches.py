@@ -11,7 +11,7 @@ from koord_numa.sandbox.apiserver.rules.patches import merge_patch, strategic_me
 from koord_numa.sandbox.apiserver.store.backend import version_rank
 from koord_numa.sandbox.apiserver.store.columns import age, human_duration
 from koord_numa.sandbox.apiserver.store.storage import ObjectKey, TableStorage
-from koord_numa.wire.jsonpath import find
+from koord_numa.wire.raw_json import find
 
 # The test cases of RFC 7386, appendix A.
 RFC_7386 = [

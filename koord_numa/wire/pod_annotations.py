@@ -36,7 +36,7 @@ from koord_numa.wire.errors import FieldPath, WireError, quoted
 from koord_numa.wire.metadata import Head
 from koord_numa.wire.misspelled_keys import unread_pod_keys
 from koord_numa.wire.parsing import EnumReader, GoJson, Id, ParsedCache, Quantity, load_json, read_json, requested
-from koord_numa.wire.selectors import LabelSelectorModel, label_selector
+from koord_numa.wire.workloads import LabelSelectorModel, label_selector
 
 T = TypeVar("T")
 

@@ -16,16 +16,26 @@ from koord_numa.core.pod_resources import OWN_CPUS, effective_requests
 from koord_numa.core.resources import ResourceList, largest
 from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.wire import names
-from koord_numa.wire.claims.resource_slices import nano
 from koord_numa.wire.devices import device_grants
 from koord_numa.wire.errors import FieldPath
-from koord_numa.wire.images import pod_images
 from koord_numa.wire.metadata import Head, Metadata, head, version
+from koord_numa.wire.nodes import pod_images
 from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, read, read_time, requested
-from koord_numa.wire.pod.bound_text import bound_text, explored, known_pod, remember_request, request_key
-from koord_numa.wire.pod.pod_annotations import cached_assignment, check_bind_policy, check_demands
-from koord_numa.wire.pod.request_cache import CachedRequest, SteadyPart, cached_request, known_part, remember
+from koord_numa.wire.pod_annotations import cached_assignment, check_bind_policy, check_demands
+from koord_numa.wire.pod_cache import (
+    CachedRequest,
+    SteadyPart,
+    bound_text,
+    cached_request,
+    explored,
+    known_part,
+    known_pod,
+    remember,
+    remember_request,
+    request_key,
+)
 from koord_numa.wire.raw_json import UnreadObject
+from koord_numa.wire.resource_slices import nano
 from koord_numa.wire.workloads import controller_of
 
 PENDING: Final = "PodResizePending"

@@ -31,8 +31,8 @@ from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.gangs import gang_of_pod
 from koord_numa.wire.metadata import Head
 from koord_numa.wire.parsing import Count, EnumReader, Problems, Quantity, Strict, Weight, read, requested
-from koord_numa.wire.pod.pod_annotations import isolated, numa_spread, policies, priority_class, qos_class
-from koord_numa.wire.selectors import (
+from koord_numa.wire.pod_annotations import isolated, numa_spread, policies, priority_class, qos_class
+from koord_numa.wire.workloads import (
     LabelSelectorModel,
     NodeSelectorModel,
     NodeTermModel,

@@ -21,19 +21,10 @@ from koord_numa.core.spelling import is_near, plain
 from koord_numa.core.value_objects import replace
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError, quoted
+from koord_numa.wire.kubelet_state import kubelet_checkpoint
 from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.misspelled_keys import unread_attributes, unread_members, unread_topology_keys
-from koord_numa.wire.node.kubelet_config import (
-    ATTRIBUTES,
-    BOOLEANS,
-    NUMA_POLICY_OF,
-    TOPOLOGY_POLICIES,
-    CpuManagerPolicy,
-    kubelet_config,
-)
-from koord_numa.wire.node.kubelet_state import kubelet_checkpoint
-from koord_numa.wire.node.nodes import Reservation, amplification, reservation
-from koord_numa.wire.node.zones import AttributeModel, ReadZones, read_zones
+from koord_numa.wire.nodes import Reservation, amplification, reservation
 from koord_numa.wire.parsing import (
     DEFERRED,
     GoJson,
@@ -46,7 +37,18 @@ from koord_numa.wire.parsing import (
     read_as,
     read_json,
 )
-from koord_numa.wire.pod.pod_annotations import cpu_list, numa_id
+from koord_numa.wire.pod_annotations import cpu_list, numa_id
+from koord_numa.wire.zones import (
+    ATTRIBUTES,
+    BOOLEANS,
+    NUMA_POLICY_OF,
+    TOPOLOGY_POLICIES,
+    AttributeModel,
+    CpuManagerPolicy,
+    ReadZones,
+    kubelet_config,
+    read_zones,
+)
 
 Distances = Mapping[tuple[int, int], int]
 

@@ -1,1 +1,0 @@
-"""Devices: slices, classes and claims of dynamic resource allocation."""

@@ -1,1 +1,0 @@
-"""Nodes and their topologies."""

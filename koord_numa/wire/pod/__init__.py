@@ -1,1 +1,0 @@
-"""Parse Pods, and write their annotations."""
