@@ -92,8 +92,8 @@ class Trial(Protocol):
         """Assume the member at this placement."""
         ...
 
-    def undo(self, member: Member) -> None:
-        """Release an assumed member."""
+    def undo(self, *members: Member) -> None:
+        """Release assumed members."""
         ...
 
     def domains(self, keys: Sequence[str]) -> Sequence[Domain]:
@@ -171,8 +171,7 @@ class _GroupSearch:
 
     def clear(self) -> None:
         """Release all members, the last member first."""
-        for member, _ in reversed(self.done.values()):
-            self.trial.undo(member)
+        self.trial.undo(*[member for member, _ in reversed(self.done.values())])
         self.done.clear()
         self.failed.clear()
         self.moved = self.stuck = False

@@ -124,9 +124,10 @@ class EvictionTrial:
         """As ``Trial.assume``."""
         self.put(member.uid, placement)
 
-    def undo(self, member: Member) -> None:
+    def undo(self, *members: Member) -> None:
         """As ``Trial.undo``."""
-        self._take(member.uid)
+        for member in members:
+            self._take(member.uid)
 
     def domains(self, keys: Sequence[str]) -> Sequence[Domain]:
         """As ``Trial.domains``, with a candidate node. Evictions make room, so that the free amounts are no bound."""

@@ -345,13 +345,16 @@ class NodeInfo:
             booked.hold(nominee.holding)
             self._booked = booked
 
-    def expect_no_more(self, uid: str) -> None:
-        """Release the amounts reserved by ``expect``."""
-        booked = self._booked if len(self.nominees) > 1 and uid not in self.counted else None
-        del self.nominees[uid]
+    def expect_no_more(self, *uids: str) -> None:
+        """Release the amounts reserved by ``expect`` for these pods."""
+        counted = self.counted
+        booked = self._booked if len(self.nominees) > len(uids) and not any(uid in counted for uid in uids) else None
+        for uid in uids:
+            del self.nominees[uid]
         self.touch()
         if booked is not None:
-            booked.release(uid)
+            for uid in uids:
+                booked.release(uid)
             self._booked = booked
 
     def candidate(self) -> NodeSnapshot | None:

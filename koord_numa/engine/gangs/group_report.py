@@ -155,8 +155,7 @@ class _Scene:
         for uid, placement in beside.items():
             self.trial.assume(self.members[uid], placement)
         verdict = verdict_on(self.handle, self.trial.class_of(failed), nodes, most)
-        for uid in reversed(list(beside)):
-            self.trial.undo(self.members[uid])
+        self.trial.undo(*[self.members[uid] for uid in reversed(list(beside))])
         return verdict
 
 

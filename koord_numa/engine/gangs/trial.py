@@ -126,8 +126,7 @@ class ClusterTrial:
         self._until = self.handle.selector.steps + max(TURN_STEPS, 2 * len(self._assumed))
 
     def _undo_all(self) -> None:
-        for uid in reversed(list(self._assumed)):
-            self._undo(uid)
+        self._undo(list(reversed(self._assumed)))
         while self._reserved:
             info, uid, nominee, allocations = self._reserved.pop()
             info.nominees[uid] = nominee
@@ -202,14 +201,14 @@ class ClusterTrial:
         if placement.explores:
             info.history.evidence.explore(uid, placement.explores)
         self.handle.cache.index.add(info, here)
-        self._count_devices(self._own_devices(pod, placement), 1)
-        for claim in self._shared_by(pod):
-            self._shared[claim.uid].add(uid)
+        if self._shared:
+            self._assume_shared(pod, placement)
+        self._count_devices(placement.allocations, 1)
         self._changed(info)
 
-    def undo(self, member: Member) -> None:
+    def undo(self, *members: Member) -> None:
         """Implement ``Trial.undo``."""
-        self._undo(member.uid)
+        self._undo([member.uid for member in members])
 
     def domains(self, keys: Sequence[str]) -> Sequence[Domain]:
         """Implement ``Trial.domains``. Nodes that lack any of the labels are in no domain."""
@@ -223,17 +222,22 @@ class ClusterTrial:
             self._domains[wanted] = [domain for domain in domains if self.scheduled <= domain.nodes]
         return self._domains[wanted]
 
-    def _undo(self, uid: str) -> None:
-        info, here, placement, former = self._assumed.pop(uid)
-        info.expect_no_more(uid)
-        if former is not None:
-            info.nominees[uid] = former
-            info.touch()
-        if placement.explores:
-            info.history.evidence.decided(uid)
-        self.handle.cache.index.remove(info, here)
-        self._free_devices(uid, placement)
-        self._changed(info)
+    def _undo(self, uids: Sequence[str]) -> None:
+        by_node: dict[str, tuple[NodeInfo, list[str]]] = {}
+        for uid in uids:
+            info, here, placement, _ = self._assumed[uid]
+            by_node.setdefault(info.name, (info, []))[1].append(uid)
+            if placement.explores:
+                info.history.evidence.decided(uid)
+            self.handle.cache.index.remove(info, here)
+            self._free_devices(uid, placement)
+        for info, its in by_node.values():
+            info.expect_no_more(*its)
+            for uid in its:
+                if (former := self._assumed.pop(uid)[3]) is not None:
+                    info.nominees[uid] = former
+                    info.touch()
+            self._changed(info)
 
     def _free_devices(self, uid: str, placement: Placement) -> None:
         """Release the devices of a member, and those of shared claims that no other assumed member uses."""
@@ -250,20 +254,19 @@ class ClusterTrial:
             if not self._shared[each]:
                 self._count_devices((assumed.pop(each).allocation,), -1)
 
-    def _own_devices(self, pod: Pod, placement: Placement) -> tuple[Allocation, ...]:
-        """Assume the devices of shared claims that this member allocates. Return all allocations of the member."""
+    def _assume_shared(self, pod: Pod, placement: Placement) -> None:
+        """Assume the devices of shared claims that this member allocates."""
         claims, lister = self.handle.resource_claims, self.handle.selector.claims
         found = iter(placement.allocations)
-        for claim in claims.claims_of(pod) if self._shared else ():
+        for claim in claims.claims_of(pod):
             allocation = next(found, None) if claims.allocation_of(pod, claim) is None else None
             if allocation is not None and claim.uid in self._shared:
                 gang = pod.request.gang
                 lister.assumed[claim.uid] = AssumedClaim(allocation, pod.key.uid, None if gang is None else gang.key)
-        return placement.allocations
+        for claim in self._shared_by(pod):
+            self._shared[claim.uid].add(pod.key.uid)
 
     def _shared_by(self, pod: Pod) -> list[ResourceClaim]:
-        if not self._shared:
-            return []
         return [claim for claim in self.handle.resource_claims.claims_of(pod) if claim.uid in self._shared]
 
     def _count_devices(self, allocations: Iterable[Allocation], sign: int) -> None:

@@ -36,9 +36,10 @@ class FakeTrial:
         self.free[placement.node] -= member.size[0]
         self.at[member.uid] = (placement.node, member.size[0])
 
-    def undo(self, member: Member) -> None:
-        node, size = self.at.pop(member.uid)
-        self.free[node] += size
+    def undo(self, *members: Member) -> None:
+        for member in members:
+            node, size = self.at.pop(member.uid)
+            self.free[node] += size
 
     def domains(self, keys: Sequence[str]) -> Sequence[Domain]:
         found: dict[tuple[str, ...], list[str]] = {}
