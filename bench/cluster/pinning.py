@@ -14,7 +14,7 @@ from koord_numa.node.nri_plugin import NriPlugin, PinningPlan
 from koord_numa.node.pods import NodePods
 from koord_numa.node.sysfs import read_host
 from koord_numa.sandbox.machines import Shape
-from koord_numa.sandbox.machines.hardware.sysfs_tree import write_sysfs
+from koord_numa.sandbox.machines.node_services import write_sysfs
 from koord_numa.wire import names
 from koord_numa.wire.proto import nri_pb2
 from tests.node.nodes import NODE

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from kubernetes_asyncio.client import models
 
-from koord_numa.sandbox.apiserver.objects.kinds import BUILTIN
-from koord_numa.sandbox.apiserver.objects.schemas import SCHEMAS, references
+from koord_numa.sandbox.apiserver.kinds import BUILTIN, SCHEMAS, references
 
 _LIST: Final = re.compile(r"list\[(.+)\]")
 _MAP: Final = re.compile(r"dict\([^,]+, (.+)\)|dict\[[^,]+, (.+)\]")

@@ -6,7 +6,7 @@ from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.value_objects import replace
-from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
+from koord_numa.sandbox.machines.agents import KubeletAgent
 from koord_numa.wire import parse_topology
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 from tests.kubelets.test_unknown_options import node as description

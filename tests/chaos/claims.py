@@ -12,9 +12,9 @@ from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.resources import parse_quantity
 from koord_numa.sandbox.apiserver import DirectStore
-from koord_numa.sandbox.apiserver.rules.claim_rules import claim_causes
+from koord_numa.sandbox.apiserver.rules import claim_causes
+from koord_numa.sandbox.controllers import CLAIMS
 from koord_numa.sandbox.devices import SimulatedDevices
-from koord_numa.sandbox.devices.claim_controller import CLAIMS
 from koord_numa.sandbox.machines import NodeDescription
 from koord_numa.wire.resource_claims import parse_resource_claim
 from tests.e2e.extended import GPU as GPU_RESOURCE

@@ -15,7 +15,7 @@ import pytest
 from koord_numa.app.runtime import Runtime
 from koord_numa.core.claims.allocation import DeviceUsage
 from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions
-from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
+from koord_numa.sandbox.machines.description import read_descriptions
 from koord_numa.wire.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.resource_slices import parse_resource_slice, parse_taint_rule
 from tests.chaos.claims import MACHINES, ClaimLaws, any_claimant

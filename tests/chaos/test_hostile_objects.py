@@ -18,8 +18,7 @@ from typing import Final
 import pytest
 
 from koord_numa.app.runtime import Runtime
-from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions
-from koord_numa.sandbox.apiserver.store import storage
+from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions, storage
 from tests.chaos.hostile.objects import RESOURCES, Hostile
 from tests.chaos.hostile.raw import HostileRecord
 from tests.chaos.hostile.workloads import priority_classes

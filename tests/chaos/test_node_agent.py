@@ -20,7 +20,7 @@ import pytest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import PodKey
 from koord_numa.sandbox.apiserver import Effect, Fault
-from koord_numa.sandbox.machines.pod_status import container_id
+from koord_numa.sandbox.machines.simulated_node import container_id
 from koord_numa.wire import names
 from tests.node.descriptions import PLAIN
 from tests.node.fake_nri import FakeNri, nri_runtime

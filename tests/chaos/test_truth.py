@@ -15,8 +15,8 @@ from koord_numa.core.state.ledger import Holding
 from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines import Fleet, Style
-from koord_numa.sandbox.machines.agents.koordinator_agent import KoordinatorAgent, _Resident
-from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
+from koord_numa.sandbox.machines.agents import KoordinatorAgent, _Resident
+from koord_numa.sandbox.machines.description import read_descriptions
 from koord_numa.settings import Settings
 from koord_numa.wire.names import RESOURCE_STATUS
 from tests.chaos.kinds import GPU, MACHINES, wanting

@@ -19,8 +19,8 @@ from click.testing import CliRunner
 
 from koord_numa.cli import main
 from koord_numa.sandbox.apiserver import ApiServer
-from koord_numa.sandbox.machines.fleet import Fleet
-from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
+from koord_numa.sandbox.machines.description import read_descriptions
+from koord_numa.sandbox.machines.simulated_node import Fleet
 from koord_numa.settings import Settings, load_settings
 from tests.cluster.objects import until
 from tests.deploy.test_chart_values import ALL_PARTS

@@ -8,7 +8,7 @@ import pytest
 
 from koord_numa.cli.commands.node_agent import command
 from koord_numa.node.observer import GRACE
-from koord_numa.sandbox.machines.hardware.description import NodeDescription, Shape
+from koord_numa.sandbox.machines.description import NodeDescription, Shape
 from tests.deploy.test_installation import overlay
 from tests.deploy.test_manifests import DEPLOY, Manifest, documents, of_kind, pod_spec, rendered
 from tests.node.nodes import NODE, world

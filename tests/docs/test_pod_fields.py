@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from koord_numa.sandbox.apiserver.objects.schemas import schema
+from koord_numa.sandbox.apiserver.kinds import schema
 from koord_numa.wire.nodes import ContainerImage, NodeSpec
 from koord_numa.wire.pod_requests import ConstraintsModel, ContainerModel, WorkloadModel
 from koord_numa.wire.pods import SchedulingSpec, Status

@@ -8,12 +8,7 @@ from types import ModuleType
 
 import yaml
 
-from koord_numa.sandbox.machines.hardware.descriptions import (
-    KubeletModel,
-    MachineModel,
-    NumaNodeModel,
-    read_descriptions,
-)
+from koord_numa.sandbox.machines.description import KubeletModel, MachineModel, NumaNodeModel, read_descriptions
 
 ROOT = Path(__file__).parents[2]
 

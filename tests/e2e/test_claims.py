@@ -10,10 +10,9 @@ import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, Effect, Fault
-from koord_numa.sandbox.apiserver.rules.claim_rules import claim_causes
-from koord_numa.sandbox.devices import ClaimController, ClaimKubelets, device_classes, slices_of
-from koord_numa.sandbox.devices.simulated_devices import published
-from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
+from koord_numa.sandbox.apiserver.rules import claim_causes
+from koord_numa.sandbox.devices import ClaimController, ClaimKubelets, device_classes, published, slices_of
+from koord_numa.sandbox.machines.description import read_descriptions
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, World, ended, world
 

@@ -10,7 +10,7 @@ import pytest
 from koord_numa.cli.demo.sandbox_cluster import NodeAgents, node_agents
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.sandbox.machines import NodeServices
-from koord_numa.sandbox.machines.pod_status import container_id
+from koord_numa.sandbox.machines.simulated_node import container_id
 from koord_numa.wire import parse_pod, parse_topology
 from tests.cluster.objects import PATIENCE
 from tests.e2e.world import BIN, CRDS, World, pinned, world

@@ -11,8 +11,8 @@ import yaml
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.bundled import definitions
+from koord_numa.sandbox.controllers import JobController
 from koord_numa.sandbox.devices import SimulatedDevices
-from koord_numa.sandbox.job_controller import JobController
 from koord_numa.settings import Settings, load_settings
 from tests.cluster.objects import until
 from tests.e2e.world import World, world

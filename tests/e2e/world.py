@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from koord_numa.sandbox.apiserver import ApiServer
-from koord_numa.sandbox.apiserver.store.storage import HISTORY
-from koord_numa.sandbox.machines.fleet import Fleet
-from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
+from koord_numa.sandbox.apiserver.storage import HISTORY
+from koord_numa.sandbox.machines.description import read_descriptions
+from koord_numa.sandbox.machines.simulated_node import Fleet
 from tests.cluster.objects import PATIENCE, pod_document
 from tests.preloaded import Forked, Running
 

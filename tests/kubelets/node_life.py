@@ -19,9 +19,8 @@ from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.ports import DELETED
 from koord_numa.sandbox.machines import NodeDescription
-from koord_numa.sandbox.machines.agents.agent import RefusedPod
-from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
-from koord_numa.sandbox.machines.hardware.topologies import node_object
+from koord_numa.sandbox.machines.agents import KubeletAgent, RefusedPod
+from koord_numa.sandbox.machines.topologies import node_object
 from koord_numa.wire import parse_node, parse_pod, parse_topology
 from koord_numa.wire.pod_annotations import resource_status
 

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from koord_numa.sandbox.machines import NodeDescription
-from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
+from koord_numa.sandbox.machines.description import read_descriptions
 from tests.chaos.kinds import MACHINES, any_pod
 from tests.kubelets.law import broken
 from tests.kubelets.node_life import COINING, OWNER, JsonObject, NodeLife

@@ -3,8 +3,8 @@
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
-from koord_numa.sandbox.machines.hardware.description import GIB, NodeDescription, Shape, Style
-from koord_numa.sandbox.machines.pod_status import container_id
+from koord_numa.sandbox.machines.description import GIB, NodeDescription, Shape, Style
+from koord_numa.sandbox.machines.simulated_node import container_id
 from tests.node.nodes import NODE, World
 
 SHAPE = Shape(sockets=2, cores=4, threads=2, memory=16 * GIB, devices={"nvidia.com/gpu": (0, 1)})

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.node.nri_plugin import RUNTIME, TtrpcError, TtrpcLink
-from koord_numa.sandbox.machines.agents.node_services import NodeServices
+from koord_numa.sandbox.machines.node_services import NodeServices
 from koord_numa.wire.proto import nri_pb2
 from tests.node.nodes import World
 

@@ -11,10 +11,9 @@ from koord_numa.node.agent import Agent
 from koord_numa.node.api_client import ApiAccess, NodeApi
 from koord_numa.node.publisher import AgentConfig
 from koord_numa.sandbox.apiserver import ApiServer
-from koord_numa.sandbox.machines.agents.node_services import NodeServices
-from koord_numa.sandbox.machines.fleet import Fleet
-from koord_numa.sandbox.machines.hardware.description import NodeDescription
-from koord_numa.sandbox.machines.simulated_node import SimulatedNode
+from koord_numa.sandbox.machines.description import NodeDescription
+from koord_numa.sandbox.machines.node_services import NodeServices
+from koord_numa.sandbox.machines.simulated_node import Fleet, SimulatedNode
 from tests.node.trees import ROOT
 
 CRDS = sorted((ROOT / "crds").glob("*.yaml"))

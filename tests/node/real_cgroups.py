@@ -13,9 +13,9 @@ from typing import Any
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.node.agent import Agent
 from koord_numa.node.observer import ROOT
-from koord_numa.sandbox.machines.agents.node_services import ContainerCgroups
-from koord_numa.sandbox.machines.hardware.description import NodeDescription, Shape
-from koord_numa.sandbox.machines.pod_status import container_id
+from koord_numa.sandbox.machines.description import NodeDescription, Shape
+from koord_numa.sandbox.machines.node_services import ContainerCgroups
+from koord_numa.sandbox.machines.simulated_node import container_id
 from tests.node.fake_nri import FakeNri, nri_runtime
 from tests.node.nodes import NODE, World, world
 

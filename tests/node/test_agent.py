@@ -15,7 +15,7 @@ from koord_numa.node.metrics import AgentMetrics
 from koord_numa.node.observer import GRACE
 from koord_numa.node.publisher import AgentConfig
 from koord_numa.sandbox.apiserver import ApiServer, Fault
-from koord_numa.sandbox.machines.pod_status import container_id
+from koord_numa.sandbox.machines.simulated_node import container_id
 from koord_numa.wire import names, parse_topology
 from tests.node.descriptions import PLAIN, SHAPE, effective
 from tests.node.nodes import NODE, world

@@ -12,7 +12,7 @@ from koord_numa.node.agent import Agent
 from koord_numa.node.applier import wanted
 from koord_numa.node.pods import DecidedContainer, DecidedPod
 from koord_numa.node.publisher import AgentConfig
-from koord_numa.sandbox.machines.pod_status import container_id
+from koord_numa.sandbox.machines.simulated_node import container_id
 from koord_numa.wire import names
 from tests.node.descriptions import PLAIN, STATIC, effective
 from tests.node.nodes import NODE, world

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from koord_numa.node.sysfs import Host, SysfsError, read_host
-from koord_numa.sandbox.machines.hardware.description import Numbering, Shape
-from koord_numa.sandbox.machines.hardware.sysfs_tree import write_sysfs
+from koord_numa.sandbox.machines.description import Numbering, Shape
+from koord_numa.sandbox.machines.node_services import write_sysfs
 from tests.node.trees import ARCHIVES, name_of, unpack
 
 SMALL = {

@@ -14,7 +14,7 @@ from koord_numa.node.device_object import DeviceSource, UnknownDevicesError, dev
 from koord_numa.node.podresources import HeldResources, PodHoldings, PodResources
 from koord_numa.node.publisher import FIELD_MANAGER
 from koord_numa.node.sysfs import Host, Sysfs, read_pci
-from koord_numa.sandbox.machines.agents.koordlet_devices import KoordletDevices, described_devices
+from koord_numa.sandbox.machines.description import KoordletDevices, described_devices
 from koord_numa.wire.devices import parse_devices
 from tests.core.devices.rack import held
 from tests.node.descriptions import STATIC

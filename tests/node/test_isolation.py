@@ -11,7 +11,7 @@ from koord_numa.node.agent import INTERRUPT_INTERVAL, Agent
 from koord_numa.node.applier import isolation_plan
 from koord_numa.node.pods import DecidedPod
 from koord_numa.node.sysfs import read_host
-from koord_numa.sandbox.machines.hardware.sysfs_tree import write_sysfs
+from koord_numa.sandbox.machines.node_services import write_sysfs
 from koord_numa.wire import names
 from tests.node.descriptions import PLAIN, SHAPE, STATIC, effective
 from tests.node.nodes import NODE, World, world

@@ -15,8 +15,8 @@ from koord_numa.core.resources import CPU
 from koord_numa.core.value_objects import replace
 from koord_numa.node.agent import Agent
 from koord_numa.node.kubelet_reader import PATIENCE
-from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
-from koord_numa.sandbox.machines.agents.node_services import ADMISSION_WINDOW, WRITE_DELAY
+from koord_numa.sandbox.machines.agents import KubeletAgent
+from koord_numa.sandbox.machines.node_services import ADMISSION_WINDOW, WRITE_DELAY
 from koord_numa.wire import parse_topology
 from tests.node.descriptions import GUARANTEED, STATIC
 from tests.node.nodes import NODE, World, world
@@ -83,7 +83,7 @@ async def test_a_pod_is_never_published_without_its_cpus(tmp_path: Path) -> None
 async def test_a_pod_that_never_gets_its_cpus_stops_publication(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("koord_numa.sandbox.machines.agents.node_services.ADMISSION_WINDOW", 1e9)
+    monkeypatch.setattr("koord_numa.sandbox.machines.node_services.ADMISSION_WINDOW", 1e9)
     async with world(tmp_path, STATIC) as around, around.agent() as agent:
         await around.publish(agent)
         start(around, "a", GUARANTEED)

@@ -12,9 +12,8 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.resources import CPU, MEMORY, MILLI
 from koord_numa.sandbox.apiserver import ApiServer
-from koord_numa.sandbox.machines.hardware.description import GIB, Numbering, Shape
-from koord_numa.sandbox.machines.hardware.descriptions import load_dump
-from koord_numa.sandbox.machines.hardware.sysfs_tree import write_sysfs
+from koord_numa.sandbox.machines.description import GIB, Numbering, Shape, load_dump
+from koord_numa.sandbox.machines.node_services import write_sysfs
 from koord_numa.wire import names, parse_topology
 from tests.node.trees import ARCHIVES, DESCRIPTIONS, ROOT, Described, name_of, names_of, unpack
 

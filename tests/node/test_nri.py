@@ -13,7 +13,7 @@ import pytest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.node.agent import Agent
 from koord_numa.node.nri_plugin import MAX_MESSAGE, TtrpcError, TtrpcLink
-from koord_numa.sandbox.machines.pod_status import container_id
+from koord_numa.sandbox.machines.simulated_node import container_id
 from koord_numa.wire import names, parse_topology
 from koord_numa.wire.proto import nri_pb2
 from tests.node.descriptions import PLAIN, STATIC, effective

@@ -7,7 +7,7 @@ import pytest
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.resources import CPU, MEMORY
 from koord_numa.node.publisher import FIELD_MANAGER, LOOK_INTERVAL, Publish
-from koord_numa.sandbox.machines.hardware.description import GIB, NodeDescription
+from koord_numa.sandbox.machines.description import GIB, NodeDescription
 from koord_numa.wire import parse_topology
 from tests.node.descriptions import GUARANTEED, KUBELET, PLAIN, STATIC
 from tests.node.nodes import NODE, TOPOLOGIES, world

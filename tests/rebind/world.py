@@ -16,8 +16,8 @@ from koord_numa.cluster.resources import PODS, REBINDS
 from koord_numa.core.state.ledger import Ledger, holding_of
 from koord_numa.handlers.triggers import waiting_pods
 from koord_numa.sandbox.apiserver import ApiServer
-from koord_numa.sandbox.machines.fleet import Fleet
-from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
+from koord_numa.sandbox.machines.description import read_descriptions
+from koord_numa.sandbox.machines.simulated_node import Fleet
 from koord_numa.settings import Settings, load_settings
 from koord_numa.wire import names, parse_pod, parse_rebind
 from tests.cluster.objects import pod_document, until

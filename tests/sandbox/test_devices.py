@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions, DirectStore
-from koord_numa.sandbox.devices import SimulatedDevices
-from koord_numa.sandbox.devices.claim_controller import CLAIMS
-from koord_numa.sandbox.devices.simulated_devices import published
-from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
+from koord_numa.sandbox.controllers import CLAIMS
+from koord_numa.sandbox.devices import SimulatedDevices, published
+from koord_numa.sandbox.machines.description import read_descriptions
 
 Json = dict[str, Any]
 MACHINES = {

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from koord_numa.sandbox.apiserver import ApiServer, DirectStore
-from koord_numa.sandbox.job_controller import INDEX, JOBS, JobController
+from koord_numa.sandbox.controllers import INDEX, JOBS, JobController
 
 Json = dict[str, Any]
 

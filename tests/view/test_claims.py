@@ -11,8 +11,8 @@ from playwright.async_api import expect
 
 from koord_numa.cli import main
 from koord_numa.sandbox.devices import device_classes, slices_of
-from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
-from koord_numa.sandbox.machines.hardware.topologies import Usage, koordinator_topology, node_object, node_status
+from koord_numa.sandbox.machines.description import read_descriptions
+from koord_numa.sandbox.machines.topologies import Usage, koordinator_topology, node_object, node_status
 from koord_numa.wire import names
 from tests.view.browser import browser_page, chromium, needs_chromium, violations
 

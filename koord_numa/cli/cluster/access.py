@@ -346,7 +346,7 @@ def with_selector(command: Command) -> Command:
         if not text:
             return lambda _labels: True
         from koord_numa.sandbox.apiserver.errors import ApiError
-        from koord_numa.sandbox.apiserver.rules.selectors import parse_labels
+        from koord_numa.sandbox.apiserver.selectors import parse_labels
 
         try:
             requirements = parse_labels(text)

@@ -14,7 +14,7 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.sandbox.devices.kubelets import cpus_prepared, devices_prepared
+from koord_numa.sandbox.devices import cpus_prepared, devices_prepared
 from koord_numa.sandbox.machines import NodeDescription, SimulatedNode, Style
 from koord_numa.view.text import count
 from koord_numa.wire.pods import parse_pod

@@ -1,4 +1,5 @@
-"""In-process access to the API server without HTTP, for simulated machines and tests.
+"""
+The server without HTTP: state and verbs for simulated machines and tests.
 
 Calls are synchronous, validated and watched.
 """
@@ -6,16 +7,51 @@ Calls are synchronous, validated and watched.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from koord_numa.sandbox.apiserver.authorization import Authorizer
+from koord_numa.sandbox.apiserver.backend import Backend, Reader, Target
+from koord_numa.sandbox.apiserver.deletion import Definitions, DeleteOptions, Deleter
+from koord_numa.sandbox.apiserver.documents import JsonObject, clone, metadata_of, read_manifests
 from koord_numa.sandbox.apiserver.errors import ApiError
-from koord_numa.sandbox.apiserver.objects.documents import JsonObject, clone, metadata_of, read_manifests
-from koord_numa.sandbox.apiserver.rules.patches import merge_patch
-from koord_numa.sandbox.apiserver.rules.selectors import Selection, parse_fields, parse_labels
-from koord_numa.sandbox.apiserver.store.backend import Target
-from koord_numa.sandbox.apiserver.store.cluster import Cluster
-from koord_numa.sandbox.apiserver.store.deletion import DeleteOptions
-from koord_numa.sandbox.apiserver.store.storage import Table, TableChange
+from koord_numa.sandbox.apiserver.patches import merge_patch
+from koord_numa.sandbox.apiserver.pods import BudgetController, PodVerbs
+from koord_numa.sandbox.apiserver.selectors import Selection, parse_fields, parse_labels
+from koord_numa.sandbox.apiserver.storage import HISTORY, Table, TableChange
+from koord_numa.sandbox.apiserver.writer import Writer
+
+_NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
+_PRIORITIES: Final = (("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000))
+
+
+class Cluster:
+    """All verbs on a shared state."""
+
+    def __init__(self, history: int = HISTORY) -> None:
+        """Create the initial objects. ``history`` is the number of changes per kind that a watch can lag behind."""
+        self.backend = Backend(history)
+        Definitions(self.backend)
+        self.deleter = Deleter(self.backend)
+        self.writer = Writer(self.backend, self.deleter)
+        self.pods = PodVerbs(self.backend, self.deleter)
+        self.reader = Reader(self.backend)
+        self.authorizer = Authorizer(self.backend)
+        BudgetController(self.backend)
+        for name in _NAMESPACES:
+            self._seed("namespaces", {"metadata": {"name": name}})
+        self._seed("serviceaccounts", {"metadata": {"name": "default"}}, "default")
+        for name, value in _PRIORITIES:
+            self._seed("priorityclasses.scheduling.k8s.io", {"metadata": {"name": name}, "value": value})
+
+    def compact(self) -> int:
+        """Discard the history and return the first revision that watches can start from."""
+        self.reader.forget_snapshots()
+        return self.backend.storage.compact()
+
+    def _seed(self, qualified: str, document: JsonObject, namespace: str = "") -> None:
+        kind = self.backend.registry.named(qualified)
+        self.writer.create(Target(kind, kind.versions[0], namespace), document)
+
 
 WatchCallback = Callable[[str, JsonObject], None]
 

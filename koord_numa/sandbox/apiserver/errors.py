@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from koord_numa.sandbox.apiserver.objects.documents import JsonObject
+from koord_numa.sandbox.apiserver.documents import JsonObject
 
 if TYPE_CHECKING:
-    from koord_numa.sandbox.apiserver.objects.kinds import Kind
+    from koord_numa.sandbox.apiserver.kinds import Kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,11 @@ from typing import Final, Self
 import yaml
 from aiohttp import web
 
-from koord_numa.sandbox.apiserver.direct import DirectStore, Subscription, WatchCallback
-from koord_numa.sandbox.apiserver.faults import Faults
-from koord_numa.sandbox.apiserver.objects.documents import JsonObject
-from koord_numa.sandbox.apiserver.serving.handler import Handler, Serving
-from koord_numa.sandbox.apiserver.serving.port_forward import LocalPorts
-from koord_numa.sandbox.apiserver.serving.request_log import RequestLog
-from koord_numa.sandbox.apiserver.store.cluster import Cluster
-from koord_numa.sandbox.apiserver.store.storage import HISTORY
+from koord_numa.sandbox.apiserver.direct import Cluster, DirectStore, Subscription, WatchCallback
+from koord_numa.sandbox.apiserver.documents import JsonObject
+from koord_numa.sandbox.apiserver.faults import Faults, RequestLog
+from koord_numa.sandbox.apiserver.handler import Handler, LocalPorts, Serving
+from koord_numa.sandbox.apiserver.storage import HISTORY
 
 _NAME = "koord-numa-sandbox"
 

@@ -1,19 +1,19 @@
 """Simulated nodes of the embedded API server. They admit bound pods like real agents and record violations."""
 
-from koord_numa.sandbox.machines.agents.agent import RejectedPod
-from koord_numa.sandbox.machines.agents.node_services import NodeServices
-from koord_numa.sandbox.machines.fleet import Fleet
-from koord_numa.sandbox.machines.hardware.description import (
+from koord_numa.sandbox.machines.agents import RejectedPod
+from koord_numa.sandbox.machines.description import (
     STATIC_KUBELET,
     Hardware,
     NodeDescription,
     Numbering,
     Shape,
     Style,
+    load_descriptions,
+    read_descriptions,
 )
-from koord_numa.sandbox.machines.hardware.descriptions import load_descriptions, read_descriptions
 from koord_numa.sandbox.machines.history import History, SimultaneousHold
-from koord_numa.sandbox.machines.simulated_node import SimulatedNode
+from koord_numa.sandbox.machines.node_services import NodeServices
+from koord_numa.sandbox.machines.simulated_node import Fleet, SimulatedNode
 
 __all__ = [
     "STATIC_KUBELET",

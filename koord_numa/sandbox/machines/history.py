@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import PodKey
-from koord_numa.sandbox.machines.agents.agent import AgentAllocation, Claim, NumaCapacity
+from koord_numa.sandbox.machines.agents import AgentAllocation, Claim, NumaCapacity
 
 NOTHING = AgentAllocation()
 

@@ -1,35 +1,126 @@
-"""A simulated node: its agent and kubelet, which process the pods bound to it.
+"""
+Simulated nodes: their agents and kubelets, which process the pods bound to them.
 
 Like real agents the node is level-based: an event carries the current pod, and a repeated event changes nothing. Tests
 can make the node delay events, reject the next pod, or crash and restart.
 """
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Final
 
 from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.sandbox.apiserver import ApiError, DeleteOptions, DirectStore
-from koord_numa.sandbox.machines.agents.agent import (
+from koord_numa.sandbox.apiserver import ApiError, DeleteOptions, DirectStore, Subscription
+from koord_numa.sandbox.machines.agents import (
     WRONG_PLACEMENT,
     AdmittedPod,
+    KoordinatorAgent,
+    KubeletAgent,
     NodeAgent,
     RefusedPod,
     RejectedPod,
     capacity_of,
 )
-from koord_numa.sandbox.machines.agents.koordinator_agent import KoordinatorAgent
-from koord_numa.sandbox.machines.agents.koordlet_devices import KoordletDevices
-from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
-from koord_numa.sandbox.machines.agents.kubelet_files import KubeletMemory
-from koord_numa.sandbox.machines.hardware.description import NodeDescription, Style
-from koord_numa.sandbox.machines.hardware.topologies import Json, node_object, node_status
-from koord_numa.sandbox.machines.history import History
-from koord_numa.sandbox.machines.pod_status import ended, refused, running
+from koord_numa.sandbox.machines.description import KoordletDevices, NodeDescription, Style
+from koord_numa.sandbox.machines.history import History, SimultaneousHold
+from koord_numa.sandbox.machines.kubelet_files import KubeletMemory
+from koord_numa.sandbox.machines.topologies import Json, node_object, node_status
 from koord_numa.wire import WireError, parse_pod
 from koord_numa.wire.kubelet_state import kubelet_state_text
 from koord_numa.wire.names import KUBELET_STATE, TOPOLOGY_GROUP, TOPOLOGY_PLURAL
+
+# conditions that the kubelet manages (pkg/kubelet/status/generate.go)
+_OWN_CONDITIONS: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
+
+
+def running(pod: Mapping[str, Any], host: str, address: str, now: str) -> Json:
+    """Return the status of a pod whose containers run and are ready, after its init containers have completed."""
+    spec = pod.get("spec") or {}
+    return {
+        "phase": "Running",
+        "conditions": [*_others(pod), *_conditions("True", now)],
+        "hostIP": host,
+        "hostIPs": [{"ip": host}],
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "startTime": now,
+        "initContainerStatuses": [
+            _container(pod, item, now, runs=item.get("restartPolicy") == "Always")
+            # Sidecars (init containers with restartPolicy Always) keep running; other init containers have completed.
+            for item in spec.get("initContainers") or ()
+        ],
+        "containerStatuses": [_container(pod, item, now, runs=True) for item in spec.get("containers") or ()],
+    }
+
+
+def refused(reason: str, message: str, now: str) -> Json:
+    """Return the status of a pod that the kubelet did not admit."""
+    text = f"Pod was rejected: {message}"
+    # No container statuses: the kubelet rejects before it creates containers (kubelet.go rejectPod).
+    return {"phase": "Failed", "reason": reason, "message": text, "startTime": now}
+
+
+def ended(pod: Mapping[str, Any], phase: str, now: str) -> Json:
+    """Return the status of a pod whose containers have terminated, with phase ``Succeeded`` or ``Failed``."""
+    spec = pod.get("spec") or {}
+    return {
+        "phase": phase,
+        "conditions": [*_others(pod), *_conditions("False", now)],
+        "containerStatuses": [
+            _container(pod, item, now, runs=False, code=0 if phase == "Succeeded" else 1)
+            for item in spec.get("containers") or ()
+        ],
+    }
+
+
+def _others(pod: Mapping[str, Any]) -> Iterable[Any]:
+    """Yield the conditions that the kubelet does not manage, such as PodScheduled."""
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition.get("type") not in _OWN_CONDITIONS:
+            yield condition
+
+
+def _conditions(ready: str, now: str) -> Iterable[Json]:
+    for kind in _OWN_CONDITIONS:
+        # The pod sandbox outlives its containers, and an initialized pod stays initialized.
+        status = ready if kind in ("Ready", "ContainersReady") else "True"
+        yield {"type": kind, "status": status, "lastTransitionTime": now}
+
+
+def container_id(pod_uid: str, name: str) -> str:
+    """Return the runtime's id of a container: 64 hexadecimal digits, as in containerd and CRI-O."""
+    # Derived from uid and name, so that runs are reproducible.
+    return sha256(f"{pod_uid}/{name}".encode()).hexdigest()
+
+
+def _container(pod: Mapping[str, Any], container: Mapping[str, Any], now: str, *, runs: bool, code: int = 0) -> Json:
+    image = container.get("image") or "image"
+    name = container.get("name") or ""
+    full_id = f"containerd://{container_id(str(pod['metadata'].get('uid', '')), name)}"
+    ended_state = {
+        "terminated": {
+            "exitCode": code,
+            "reason": "Error" if code else "Completed",
+            "startedAt": now,
+            "finishedAt": now,
+            "containerID": full_id,
+        }
+    }
+    return {
+        "name": name,
+        "image": image,
+        "imageID": image,
+        "containerID": full_id,
+        "ready": runs,
+        "started": runs,
+        "restartCount": 0,
+        "state": {"running": {"startedAt": now}} if runs else ended_state,
+    }
+
 
 NOT_FOUND = 404
 TOPOLOGIES = f"{TOPOLOGY_PLURAL}.{TOPOLOGY_GROUP}"
@@ -268,3 +359,90 @@ class SimulatedNode:
 
 def _agent(description: NodeDescription) -> NodeAgent:
     return KubeletAgent(description) if description.style is Style.KUBELET else KoordinatorAgent(description)
+
+
+def time_of_day() -> str:
+    """Return the current time in RFC 3339 with whole seconds in UTC."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Fleet:
+    """Simulated nodes by name.
+
+    ``start`` registers the nodes and admits pods immediately. ``publish`` updates the topologies, because real agents
+    and exporters report with a delay. ``keep_publishing`` calls it periodically.
+    """
+
+    def __init__(self, store: DirectStore, nodes: Iterable[NodeDescription], clock: Clock = time_of_day) -> None:
+        self.history = History()
+        self._store = store
+        self._clock = clock
+        self._nodes: dict[str, SimulatedNode] = {}
+        self._subscription: Subscription | None = None
+        for description in nodes:
+            self._add(description)
+
+    @property
+    def nodes(self) -> Mapping[str, SimulatedNode]:
+        """All nodes by name."""
+        return self._nodes
+
+    @property
+    def violations(self) -> list[RejectedPod]:
+        """Placements of the scheduler that violate a rule, on all nodes."""
+        return [complaint for node in self._nodes.values() for complaint in node.violations]
+
+    @property
+    def refusals(self) -> list[RejectedPod]:
+        """Pods that a node rejected for any reason, on all nodes."""
+        return [complaint for node in self._nodes.values() for complaint in node.refusals]
+
+    def double_holds(self) -> list[SimultaneousHold]:
+        """Return every double hold of a CPU, a device or memory in the history."""
+        return self.history.double_holds()
+
+    def start(self) -> None:
+        """Register all nodes and admit pods. Pods that are already bound are admitted first."""
+        for node in self._nodes.values():
+            node.register()
+        self._subscription = self._store.subscribe("pods", self._dispatch)
+
+    def stop(self) -> None:
+        """Ignore pods. Nodes and topologies remain."""
+        if self._subscription is not None:
+            self._subscription.cancel()
+            self._subscription = None
+
+    def add(self, description: NodeDescription) -> SimulatedNode:
+        """Add and register a node."""
+        node = self._add(description)
+        node.register()
+        # As after a restart: pods may already be bound to the name.
+        node.restart()
+        return node
+
+    def publish(self) -> int:
+        """Update all topologies and return the number of changed topologies."""
+        changed = [node for node in self._nodes.values() if node.dirty]
+        for node in changed:
+            node.publish()
+        return len(changed)
+
+    async def keep_publishing(self, interval: float) -> None:
+        """Publish every ``interval`` seconds until cancelled."""
+        while True:
+            await asyncio.sleep(interval)
+            self.publish()
+
+    def _add(self, description: NodeDescription) -> SimulatedNode:
+        if description.name in self._nodes:
+            raise ValueError(f"there are two nodes named {description.name}")
+        node = SimulatedNode(description, len(self._nodes), self._store, self.history, self._clock)
+        self._nodes[description.name] = node
+        return node
+
+    def _dispatch(self, event: str, pod: Json) -> None:
+        # Unbound pods and pods on other nodes are ignored.
+        node = self._nodes.get((pod.get("spec") or {}).get("nodeName") or "")
+        if node is not None:
+            node.observe(event, pod)

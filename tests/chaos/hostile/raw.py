@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any, Final
 
-from koord_numa.sandbox.apiserver.objects.documents import loads
-from koord_numa.sandbox.apiserver.objects.kinds import FieldPath
-from koord_numa.sandbox.apiserver.store.storage import Record
+from koord_numa.sandbox.apiserver.documents import loads
+from koord_numa.sandbox.apiserver.kinds import FieldPath
+from koord_numa.sandbox.apiserver.storage import Record
 from tests.e2e.world import JsonObject
 
 DEEP: Final = '{"a":' * 2000 + "1" + "}" * 2000

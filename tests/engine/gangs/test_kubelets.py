@@ -11,7 +11,7 @@ from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.preempt.dry_run import Nominee
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace
-from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
+from koord_numa.sandbox.machines.description import read_descriptions
 from tests.engine.gangs.groups import kubelet_topology
 from tests.engine.preemption.kubelet_life import MACHINE, KubeletLife
 from tests.engine.world import bound, make_node, make_pod, make_world

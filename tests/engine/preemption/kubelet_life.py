@@ -17,11 +17,9 @@ from typing import Any, Final
 
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.ports import DELETED, Conflict, Gone
-from koord_numa.sandbox.machines.agents.agent import RefusedPod
-from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
-from koord_numa.sandbox.machines.hardware.description import NodeDescription
-from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
-from koord_numa.sandbox.machines.hardware.topologies import node_object
+from koord_numa.sandbox.machines.agents import KubeletAgent, RefusedPod
+from koord_numa.sandbox.machines.description import NodeDescription, read_descriptions
+from koord_numa.sandbox.machines.topologies import node_object
 from koord_numa.wire import parse_node, parse_pod, parse_topology
 from koord_numa.wire.pod_annotations import resource_status
 from tests.engine.world import Server, make_world

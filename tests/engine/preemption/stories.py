@@ -13,8 +13,7 @@ from random import Random
 from typing import Any, Final
 
 from koord_numa.ports import ClusterError, Conflict, NotLeader, Unavailable, UnknownOutcome
-from koord_numa.sandbox.machines.hardware.description import NodeDescription
-from koord_numa.sandbox.machines.hardware.descriptions import read_descriptions
+from koord_numa.sandbox.machines.description import NodeDescription, read_descriptions
 from tests.engine.preemption.kubelet_life import DEVICE, MACHINE, KubeletLife
 
 USUAL: Final = ("decide", "plan", "hear", "obey", "scan", "topology", "second")

@@ -9,7 +9,7 @@ from typing import Any, Final
 from koord_numa.core.kubelet.state import DevicePool, KubeletState, PluginDevice
 from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.machines import NodeDescription
-from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
+from koord_numa.sandbox.machines.agents import KubeletAgent
 from tests.kubelets.exporters.exported_life import ExportedLife
 from tests.kubelets.law import broken
 from tests.kubelets.lives.kinds import LONGEST, Kinds

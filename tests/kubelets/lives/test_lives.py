@@ -5,8 +5,7 @@ from typing import Final
 import pytest
 
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
-from koord_numa.sandbox.machines.agents.agent import RefusedPod
-from koord_numa.sandbox.machines.agents.kubelet_agent import KubeletAgent
+from koord_numa.sandbox.machines.agents import KubeletAgent, RefusedPod
 from tests.kubelets.exporters.exported_life import Exporter
 from tests.kubelets.lives.__main__ import main
 from tests.kubelets.lives.drawn_life import drawn_life, wrong_yes

@@ -8,8 +8,7 @@ import aiohttp
 import pytest
 
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
-from koord_numa.sandbox.apiserver.faults import Faults
-from koord_numa.sandbox.apiserver.serving.request_log import Asked
+from koord_numa.sandbox.apiserver.faults import Asked, Faults
 from tests.cluster.objects import PATIENCE
 from tests.sandbox.apiserver.client import CONFIGMAPS, PODS, Api, binding, configmap, eventually, pod
 

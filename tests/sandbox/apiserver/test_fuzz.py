@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.sandbox.apiserver import ApiError, ApiServer
-from koord_numa.sandbox.apiserver.objects.documents import clone
-from koord_numa.sandbox.apiserver.serving.http import present
-from koord_numa.sandbox.apiserver.store.backend import Target
+from koord_numa.sandbox.apiserver.backend import Target
+from koord_numa.sandbox.apiserver.documents import clone
+from koord_numa.sandbox.apiserver.http import present
 from tests.sandbox.apiserver.client import binding, configmap, crd, lease, node, pod, rack
 
 scalars = (

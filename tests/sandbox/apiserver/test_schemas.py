@@ -3,8 +3,7 @@
 import importlib.util
 from pathlib import Path
 
-from koord_numa.sandbox.apiserver.objects.kinds import BUILTIN
-from koord_numa.sandbox.apiserver.objects.schemas import SCHEMAS, schema, schema_name
+from koord_numa.sandbox.apiserver.kinds import BUILTIN, SCHEMAS, schema, schema_name
 
 TOOL = Path(__file__).parents[3] / "deploy/tools/schemas.py"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from koord_numa.sandbox.apiserver import ApiServer, DirectStore
-from koord_numa.sandbox.machines.fleet import Fleet
-from koord_numa.sandbox.machines.hardware.description import NodeDescription
+from koord_numa.sandbox.machines.description import NodeDescription
+from koord_numa.sandbox.machines.simulated_node import Fleet
 
 CRDS = sorted((Path(__file__).parents[3] / "crds").rglob("*.yaml"))
 NOW = "2026-01-01T00:00:00Z"

@@ -7,14 +7,7 @@ import orjson
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import PodKey
 from koord_numa.sandbox.apiserver import DeleteOptions, DirectStore
-from koord_numa.sandbox.machines.hardware.description import (
-    GIB,
-    STATIC_KUBELET,
-    NodeDescription,
-    Numbering,
-    Shape,
-    Style,
-)
+from koord_numa.sandbox.machines.description import GIB, STATIC_KUBELET, NodeDescription, Numbering, Shape, Style
 from koord_numa.wire import names, parse_pod, parse_topology
 from tests.sandbox.machines.conftest import NOW, MakeRack
 from tests.sandbox.machines.pods import bind, create, phase, place

@@ -17,7 +17,7 @@ from koord_numa.core.state.ledger import Ledger, holding_of
 from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.apiserver import DeleteOptions, DirectStore
 from koord_numa.sandbox.machines import Fleet, NodeDescription, Shape
-from koord_numa.sandbox.machines.hardware.description import GIB
+from koord_numa.sandbox.machines.description import GIB
 from koord_numa.wire import names, parse_node, parse_pod, parse_topology
 from koord_numa.wire.pod_annotations import resource_status
 from tests.sandbox.machines.conftest import MakeRack

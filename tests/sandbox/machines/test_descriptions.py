@@ -17,7 +17,7 @@ from koord_numa.core.objects.node import KubeletConfig, Taint
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.apiserver import DirectStore
-from koord_numa.sandbox.machines.hardware.description import (
+from koord_numa.sandbox.machines.description import (
     GIB,
     STATIC_KUBELET,
     NodeDescription,
@@ -25,8 +25,11 @@ from koord_numa.sandbox.machines.hardware.description import (
     Shape,
     SimulatedDevice,
     Style,
+    load_descriptions,
+    node_name,
+    read_descriptions,
+    read_dump,
 )
-from koord_numa.sandbox.machines.hardware.descriptions import load_descriptions, node_name, read_descriptions, read_dump
 from koord_numa.wire import names, parse_node, parse_topology
 from tests.sandbox.machines.conftest import MakeRack
 from tests.sandbox.machines.pods import bind, create

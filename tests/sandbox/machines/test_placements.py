@@ -7,8 +7,8 @@ import pytest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.sandbox.apiserver import DirectStore
-from koord_numa.sandbox.machines.agents.agent import WRONG_PLACEMENT, RejectedPod
-from koord_numa.sandbox.machines.hardware.description import GIB, NodeDescription, Numbering, Shape
+from koord_numa.sandbox.machines.agents import WRONG_PLACEMENT, RejectedPod
+from koord_numa.sandbox.machines.description import GIB, NodeDescription, Numbering, Shape
 from koord_numa.wire import names, parse_topology
 from tests.sandbox.machines.conftest import MakeRack
 from tests.sandbox.machines.pods import bind, create, numa, phase, place

@@ -5,8 +5,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from koord_numa.sandbox.apiserver import ApiServer
-from koord_numa.sandbox.apiserver.store import storage
+from koord_numa.sandbox.apiserver import ApiServer, storage
 from tests.sandbox.apiserver.client import CONFIGMAPS, CRDS, PODS, RACKS, Api, binding, configmap, crd, pod, rack
 
 

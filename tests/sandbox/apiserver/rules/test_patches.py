@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.sandbox.apiserver import ApiError
-from koord_numa.sandbox.apiserver.rules.patches import merge_patch, strategic_merge_patch
-from koord_numa.sandbox.apiserver.store.backend import version_rank
-from koord_numa.sandbox.apiserver.store.columns import age, human_duration
-from koord_numa.sandbox.apiserver.store.storage import ObjectKey, TableStorage
+from koord_numa.sandbox.apiserver.backend import version_rank
+from koord_numa.sandbox.apiserver.columns import age, human_duration
+from koord_numa.sandbox.apiserver.patches import merge_patch, strategic_merge_patch
+from koord_numa.sandbox.apiserver.storage import ObjectKey, TableStorage
 from koord_numa.wire.raw_json import find
 
 # The test cases of RFC 7386, appendix A.

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.sandbox.apiserver.serving.protobuf import CONTENT_TYPE, parse_protobuf
+from koord_numa.sandbox.apiserver.protobuf import CONTENT_TYPE, parse_protobuf
 from tests.sandbox.apiserver.client import PODS, Api, pod
 
 

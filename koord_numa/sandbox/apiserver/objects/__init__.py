@@ -1,1 +1,0 @@
-"""Kinds, their schemas, names and JSON documents."""

@@ -1,1 +1,0 @@
-"""Authorization, patches, selectors, and the validation and verbs of particular kinds."""

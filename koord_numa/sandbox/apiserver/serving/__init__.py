@@ -1,1 +1,0 @@
-"""HTTP: requests, responses, watches and discovery."""

@@ -1,1 +1,0 @@
-"""Stored objects and their versions: reading, writing, deletion and garbage collection."""

@@ -1,1 +1,0 @@
-"""The programs on a simulated node: kubelet, koordlet and container runtime."""

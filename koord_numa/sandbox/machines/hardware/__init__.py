@@ -1,1 +1,0 @@
-"""Machines: descriptions, sysfs trees and published topologies."""
