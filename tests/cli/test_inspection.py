@@ -8,12 +8,22 @@ import yaml
 from click.testing import CliRunner
 
 from koord_numa.cli import main
+from koord_numa.cli.cluster.objects import ClusterObjects
+from koord_numa.cli.cluster.snapshot import snapshot_of
 from koord_numa.cli.demo.sandbox_cluster import sandbox_cluster
 from koord_numa.sandbox.machines import read_descriptions
+from koord_numa.settings import Settings
 from tests.cli.small import SHAPE, ask, pod, small_cluster
+from tests.engine.world import make_node
 
 BY_OBJECTS = "  From the API objects, not from a running scheduler."
 RUNNING = pod("runs", 4, node="own", cpus="0-1,8-9")
+
+
+def test_evaluations_are_finished_at_once() -> None:
+    # No loop runs that would continue them.
+    snapshot = snapshot_of(Settings(), ClusterObjects(nodes=[make_node("a")]))
+    assert snapshot.scheduler.cache.nodes["a"].explore_later is None
 
 
 async def test_nodes(tmp_path: Path) -> None:

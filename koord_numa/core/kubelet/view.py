@@ -97,6 +97,10 @@ class Explorations:
         return all(evaluation.answer is not None for evaluation in self.of.values())
 
 
+ONE_SLICE: Final = Explorations()
+"""For views whose evaluations are not continued."""
+
+
 @value_object
 class KubeletView:
     """
@@ -144,6 +148,10 @@ class KubeletView:
     def __post_init__(self) -> None:
         # Stored, because every decision reads it many times.
         object.__setattr__(self, "state", self.hypotheses[0].state)
+
+    def evaluate_in_slices(self, explorations: Explorations) -> None:
+        """Set ``explorations`` of a new view. A copy would take a tenth of the time of a decision."""
+        object.__setattr__(self, "explorations", explorations)
 
     def problem_with(self, request: PodRequest) -> str:
         """Return why the kubelet's decision on the pod cannot be predicted, or an empty string."""

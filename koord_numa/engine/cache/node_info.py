@@ -20,6 +20,7 @@ from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.kubelet.options import NO_RULE, CoreEvidence, StatedOptions, with_stated_options
 from koord_numa.core.kubelet.unreported_pods import overlooked_use
 from koord_numa.core.kubelet.view import (
+    ONE_SLICE,
     Explorations,
     KubeletView,
     PodsThere,
@@ -362,11 +363,7 @@ class NodeInfo:
         if self.node is None:
             return None
         if self._candidate is None:
-            seen = self._derive(self.node, self.booked, self.nominees)
-            if self.explore_later is not None and isinstance(seen.offer, KubeletView) and not self.nominees:
-                explorations = Explorations(seen.offer.hypotheses, partial(self.explore_later, self.name))
-                seen = replace(seen, offer=replace(seen.offer, explorations=explorations))
-            self._candidate = seen
+            self._candidate = self._derive(self.node, self.booked, self.nominees)
         return self._candidate
 
     def explore(self) -> bool:
@@ -444,9 +441,11 @@ class NodeInfo:
             # The evidence is newer than the cached view.
             if evidence.exploring or evidence.found_on:
                 offer = replace(offer, explored=bool(evidence.exploring), found_on=frozenset(evidence.found_on))
-            # One slice without continuation: snapshots with nominees are not kept.
             if self.explore_later is not None:
-                offer = replace(offer, explorations=Explorations())
+                # A decision is continued on the cached snapshot only, and only if that is without nominees.
+                is_kept = nominees is self.nominees and not nominees
+                began = partial(self.explore_later, self.name)
+                offer.evaluate_in_slices(Explorations(offer.hypotheses, began) if is_kept else ONE_SLICE)
         if offer is None:
             raise AssertionError(f"node {node.name} has neither an inventory nor a kubelet-owned topology")
         return NodeSnapshot(

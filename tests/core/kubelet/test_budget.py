@@ -5,8 +5,10 @@ import pytest
 from koord_numa.core.kubelet import admission, budget
 from koord_numa.core.kubelet.admission import NOT_YET, TOO_MANY, would_admit
 from koord_numa.core.kubelet.budget import OverBudget, limited, spend
-from koord_numa.core.kubelet.view import Explorations, KubeletView
+from koord_numa.core.kubelet.view import ONE_SLICE, Explorations, KubeletView
 from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.preempt.dry_run import Nominee
+from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.wire import parse_pod
@@ -89,3 +91,21 @@ def test_a_view_without_continuation_has_one_slice() -> None:
     answer = would_admit(request, replace(seen.offer, explorations=Explorations(steps=20)))
     assert isinstance(answer, Rejection)
     assert answer.detail == TOO_MANY
+
+
+def test_decisions_with_nominees_are_not_continued() -> None:
+    life = hardest()
+    cache, info = life.cache, life.cache.nodes["n"]
+    info.explore_later = cache._explore_later
+    pod = parse_pod(life.pod("nominee", QUESTIONS[0]))
+    info.expect(Nominee(pod, holding_of(pod)))
+    with_nominee, without = info.candidate(), info.candidate_for(pod)
+    for seen in (with_nominee, without):  # the second is not kept: its evaluations would never be finished
+        assert seen is not None
+        assert isinstance(seen.offer, KubeletView)
+        assert seen.offer.explorations is ONE_SLICE
+    info.expect_no_more(pod.key.uid)
+    kept = info.candidate()
+    assert kept is not None
+    assert isinstance(kept.offer, KubeletView)
+    assert kept.offer.explorations is not ONE_SLICE
