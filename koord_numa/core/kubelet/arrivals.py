@@ -14,9 +14,18 @@ from typing import Final
 
 from koord_numa.core.kubelet.budget import EVENT, OverBudget, TooManyWays, limited
 from koord_numa.core.kubelet.departures import Departed, without
-from koord_numa.core.kubelet.hypothesis import Hypothesis, Signature, cpus_by_numa, held_by_init, released, variant_of
+from koord_numa.core.kubelet.hypothesis import (
+    Hypothesis,
+    Signature,
+    cpus_by_numa,
+    free_memory,
+    held_by_init,
+    released,
+    signature,
+    variant_of,
+)
 from koord_numa.core.kubelet.replay import Outcome, arrive
-from koord_numa.core.kubelet.variants import distinct
+from koord_numa.core.kubelet.variants import distinct, one_of_each_kind
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import INIT
 from koord_numa.core.value_objects import replace
@@ -51,7 +60,7 @@ class Arrival:
     A pod that reached the kubelet.
 
     ``when`` is the time of its bind in seconds, ``known`` the time at which its verdict was seen. ``before`` are the
-    possible states before its arrival.
+    possible states before its arrival. ``unseen`` caches the input and the output of ``with_one_unseen``.
     """
 
     uid: str
@@ -59,6 +68,9 @@ class Arrival:
     when: float
     known: float | None = None
     before: list[Hypothesis] = field(default_factory=list)
+    unseen: tuple[Sequence[Hypothesis], bool | None, list[Hypothesis]] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     def copy(self) -> "Arrival":
         """Return a copy of the arrival."""
@@ -182,6 +194,44 @@ def _outcomes(state: Hypothesis, arrival: Arrival, left: Mapping[str, float]) ->
                         if not away & there.unlocated.keys():
                             seen.append((away, outcome, held))
                         yield replace(after, uncertainty=after.uncertainty + uncertainty) if uncertainty else after
+
+
+def with_one_unseen(
+    arrival: Arrival, others: Sequence[Hypothesis], left: Mapping[str, float], admitted: bool | None
+) -> list[Hypothesis]:
+    """
+    Return the states after this pod reached the kubelet in which one more pod has left without an event.
+
+    In ``others`` that pod left before an earlier arrival. A departure before this arrival counts only if the kubelet
+    then decides differently: otherwise a later departure stands for it.
+    """
+    if arrival.unseen is not None and arrival.unseen[0] is others and arrival.unseen[1] is admitted:
+        return arrival.unseen[2]
+    uid = arrival.uid
+    found = [after for one in others for after in _outcomes(one, arrival, left)]
+    for one in arrival.before:
+        decisions = {_decision(after, uid) for after in _outcomes(one, arrival, left)}
+        for away in one_of_each_kind(one, [other for other in one.state.pods if other not in left]):
+            more = _outcomes(released(one, away), arrival, left)
+            found += [after for after in more if _decision(after, uid) not in decisions]
+    found = distinct(one for one in found if admitted in (None, one.has(uid)))
+    arrival.unseen = others, admitted, found
+    return found
+
+
+def _decision(after: Hypothesis, uid: str) -> Signature:
+    """Return a key of the kubelet's decision on the pod and of what its containers hold, empty for a rejection."""
+    pod, node = after.state.pods.get(uid), after.state.node
+    if pod is None:
+        return ()
+    held = 0
+    for one in pod.grant.containers:
+        held |= one.cpus.bits
+    memory = after.state.managers.memory
+    is_wide = any(block.mask & (block.mask - 1) for one in pod.grant.containers for block in one.memory)
+    # The share of each NUMA node in a block of several NUMA nodes depends on the free amounts.
+    shares = free_memory(memory) if memory is not None and is_wide else ()
+    return signature(pod.grant, node), cpus_by_numa(held, node), shares
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Final
 from koord_numa.core.kubelet.arrivals import (
     LAG,
     MOST_ARRIVALS,
+    MOST_HYPOTHESES,
     OLD,
     Arrival,
     advance,
@@ -26,9 +27,10 @@ from koord_numa.core.kubelet.arrivals import (
     still_open,
     surely_after,
     unexplained,
+    with_one_unseen,
     without_left,
 )
-from koord_numa.core.kubelet.budget import EVENT, OnTruncation, TooManyWays, limited
+from koord_numa.core.kubelet.budget import DECISION, EVENT, OnTruncation, TooManyWays, limited
 from koord_numa.core.kubelet.departures import without
 from koord_numa.core.kubelet.hypothesis import SOMEONE, Hypothesis
 from koord_numa.core.kubelet.reports import (
@@ -43,6 +45,7 @@ from koord_numa.core.kubelet.reports import (
     allowed,
     given_up,
 )
+from koord_numa.core.kubelet.variants import distinct
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.value_objects import replace
@@ -240,6 +243,23 @@ class Belief:
         """Return whether the kubelet admitted the pod and the pod has not left."""
         return bool(self.fates.get(uid)) and uid not in self.left
 
+    def with_one_unseen(self) -> list[Hypothesis]:
+        """
+        Return the hypotheses, and the states in which one more pod has left before a pod without a verdict arrived.
+
+        Raise ``TooManyWays`` if there are too many states.
+        """
+        first = next((at for at, each in enumerate(self.arrivals) if each.known is None), None)
+        if first is None:
+            return self.hypotheses
+        others: Sequence[Hypothesis] = ()
+        with limited(DECISION):
+            for each in self.arrivals[first:]:
+                others = with_one_unseen(each, others, self.left, self.fates.get(each.uid))
+                if len(others) > MOST_HYPOTHESES:
+                    raise TooManyWays
+            return distinct(after for one in [*self.last, *others] for after in without_left(one, self.left))
+
     def keep(self, uids: Collection[str]) -> None:
         """Forget departed pods, except for ``uids`` and for pods whose grant is not known, because their part of the sums is not known."""
         self.hypotheses, self.last = forgetting(self.hypotheses, uids), forgetting(self.last, uids)
@@ -290,6 +310,7 @@ class Belief:
         left, end = how.effort, len(self.arrivals) if until is None else until
         for at in range(first, end):
             each = self.arrivals[at]
+            each.unseen = None
             # An equal share of the steps, plus the steps that earlier arrivals did not need.
             share = left // (end - at)
             states, shortened, rest = advance(each.before, each, self.left, self.fates.get(each.uid), share)

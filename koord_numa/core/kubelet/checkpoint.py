@@ -1,7 +1,7 @@
 """
-The exact state of a kubelet, as the node agent publishes it: one candidate with real CPU and device IDs.
+The exact state of a kubelet, as the node agent publishes it: one hypothesis with real CPU and device IDs.
 
-Events after the state was read are replayed on it (``candidates.py``).
+Events after the state was read are replayed on it (``belief.py``).
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.demand import is_memory
+from koord_numa.core.kubelet.hypothesis import Hypothesis
 from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.kubelet.options import STATIC_CPUS, STATIC_MEMORY
 from koord_numa.core.kubelet.state import (
@@ -21,7 +22,6 @@ from koord_numa.core.kubelet.state import (
     MemoryBlock,
     PluginDevice,
 )
-from koord_numa.core.kubelet.unknowns import CandidateState
 from koord_numa.core.objects.node import ContainerState, KubeletCheckpoint
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import APP, ContainerKind
@@ -63,7 +63,6 @@ def exact_node(config: NodeConfig, checkpoint: KubeletCheckpoint) -> KubeletNode
             name: DevicePool(tuple(PluginDevice(device, mask) for device, mask in sorted(ids.items(), key=_natural)))
             for name, ids in sorted(checkpoint.device_numa.items())
         },
-        shared_devices=frozenset(),
         ids_are_real=True,
         packs=False,
         takes_whole_cores=False,
@@ -101,9 +100,9 @@ def _memory(config: NodeConfig, checkpoint: KubeletCheckpoint) -> Mapping[int, M
     return {numa: _allocatable(checkpoint, numa) for numa in sorted(checkpoint.memory)}
 
 
-def exact_candidate(
+def exact_hypothesis(
     config: NodeConfig, checkpoint: KubeletCheckpoint, requests: Mapping[str, PodRequest]
-) -> CandidateState:
+) -> Hypothesis:
     """
     Return the state of the kubelet when the checkpoint was read.
 
@@ -128,7 +127,7 @@ def exact_candidate(
         _take(managers, grants, node)
         if request is not None and (grants or uid in checkpoint.active):
             state = state.with_pod(uid, request, Grant(kube_qos(request), grants), managers)
-    return CandidateState(replace(state, managers=managers))
+    return Hypothesis(replace(state, managers=managers))
 
 
 def _grant(name: str, kind: ContainerKind, held: ContainerState, node: KubeletNode) -> ContainerGrant:

@@ -317,6 +317,8 @@ def _place(one: ContainerGrant, node: KubeletNode) -> tuple[int, ...]:
         # With CPUs packed into sockets, only known NUMA nodes (``numas``) are compared.
         packs = node.static_options.align_by_socket and not node.distributes_across_numa
         return (len(one.cpus), one.numas if packs else reached(one, node))
+    if node.ids_are_real:
+        return tuple([(one.cpus.bits & place).bit_count() for place in places_of(node)])
     counts = cpus_by_numa(one.cpus.bits, node)
     # No topology shows the count of an init container.
     return tuple(min(count, 1) for count in counts) if one.kind is INIT else counts

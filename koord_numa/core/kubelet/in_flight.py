@@ -138,6 +138,13 @@ def one_more(
     return after, InFlightPods(arrivals, after, in_flight.verdicts)
 
 
+def expecting_on_each(hypotheses: list[Hypothesis], nominees: Mapping[str, PodRequest]) -> list[Hypothesis]:
+    """Return the hypotheses with the nominated pods, each unchanged by a pod that its kubelet rejects."""
+    for uid, request in nominees.items():
+        hypotheses = [after for one in hypotheses for after in admitted([one], uid, request) or [one]]
+    return hypotheses
+
+
 def has_places(node: KubeletNode) -> bool:
     """Return whether a pod may have several placements on this node: it has several NUMA nodes and aligns pods or binds memory."""
     return len(node.machine.numa_ids) > 1 and (node.aligns or node.pins_memory)

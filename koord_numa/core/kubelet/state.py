@@ -114,7 +114,6 @@ class KubeletNode:
     aligns_by_socket: bool = False  # with invented CPU ids: align-by-socket is on, and sockets are assumed
     packs: bool = False  # with invented CPU ids: cores have at most two threads, and CPUs are packed into them
     may_pack: bool = False  # with invented CPU ids: as ``packs``, unless an unpublished option is on
-    shared_devices: frozenset[str] = frozenset()  # resources whose devices may be near several NUMA nodes
     core_threads: tuple[int, ...] = ()  # with invented CPU ids and align-by-socket: possible threads per core
     is_published: bool = True  # whether the CPU manager's options are known
     takes_whole_cores: bool = False  # with invented CPU ids: full-pcpus-only is on, and CPUs are packed core by core
@@ -127,7 +126,6 @@ class KubeletNode:
     pins_cpus: bool = field(init=False, repr=False)  # whether the CPU manager is static
     pins_memory: bool = field(init=False, repr=False)  # whether the memory manager is static
     distributes_across_numa: bool = field(init=False, repr=False)
-    places_matter: bool = field(init=False, repr=False)  # whether a pod may be rejected for the NUMA nodes of free CPUs
     aligns: bool = field(init=False, repr=False)  # whether the topology manager has a policy other than none
 
     def __post_init__(self) -> None:
@@ -147,9 +145,6 @@ class KubeletNode:
         object.__setattr__(self, "pins_cpus", config.cpu_policy == STATIC_CPUS)
         object.__setattr__(self, "pins_memory", config.memory_policy == STATIC_MEMORY)
         object.__setattr__(self, "distributes_across_numa", config.cpu_options.get(OVER_NUMA, False))
-        # Policy none never rejects for a place, and best-effort only where memory is bound.
-        strict = config.topology_policy in (KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE)
-        object.__setattr__(self, "places_matter", strict or self.pins_memory)
         object.__setattr__(self, "aligns", config.topology_policy not in (None, KubeletPolicy.NONE))
         # Under full-pcpus-only no container gets a CPU on the core of a reserved CPU.
         if self.whole_cores is None and options.full_pcpus_only:

@@ -13,8 +13,7 @@ from typing import Final
 from koord_numa.core.kubelet.arrivals import Arrival
 from koord_numa.core.kubelet.belief import Belief
 from koord_numa.core.kubelet.budget import OnTruncation
-from koord_numa.core.kubelet.candidates import ArrivedPod, Candidates
-from koord_numa.core.kubelet.checkpoint import exact_candidate
+from koord_numa.core.kubelet.checkpoint import exact_hypothesis
 from koord_numa.core.kubelet.demand import (
     OUT_OF,
     REASONS,
@@ -322,7 +321,7 @@ class KubeletHistory:
     now: float = 0.0
     young: bool = False
     oldest: float = -inf
-    exact: Candidates | None = None  # from the kubelet's own state, where the node agent publishes it
+    exact: Belief | None = None  # from the kubelet's own state, where the node agent publishes it
     _checkpoint: KubeletCheckpoint | None = None  # initial state of ``exact``
     _reading: LastReading = field(default_factory=LastReading)
 
@@ -350,7 +349,7 @@ class KubeletHistory:
         if pod.started and not known.started:
             known.started, known.judged = True, now
             if self.exact is not None:
-                self.exact.judge(known.uid, now, admitted=True)
+                self.exact.started(known.uid, now)
             self.evidence.admitted(known.request)
             self._foresee(self.pods.values() if self.absent.hopeless else ())
             self._reading.pod_started()
@@ -365,7 +364,7 @@ class KubeletHistory:
         known = self.pods.pop(uid, None)
         self.evidence.rejected(pod, had_cpus=known is not None and known.had_cpus)
         if known is not None and self.exact is not None:
-            self.exact.judge(uid, now, admitted=False)
+            self.exact.rejected(uid, now, tells=True)
         if pod.reason == SMT_ALIGNMENT:
             self._foresee(self.pods.values())
         self._reading.forget()
@@ -386,7 +385,7 @@ class KubeletHistory:
         known = self.pods.pop(uid, None)
         self._reading.forget()
         if known is not None and self.exact is not None:
-            self.exact.withdraw(uid)
+            self.exact.rejected(uid, self.now, tells=False)
         if known is not None and (belief := self._belief_of(known)) is not None:
             belief.rejected(uid, self.now, tells=False)
 
@@ -549,19 +548,19 @@ class KubeletHistory:
             self.exact, self._checkpoint, self.belief = self._begin_exact(frame, checkpoint), checkpoint, None
         return True
 
-    def _begin_exact(self, frame: NodeConfig, checkpoint: KubeletCheckpoint) -> Candidates:
-        """Return candidates that start with the kubelet's exact state. Pods that are not in it are treated as arriving later."""
+    def _begin_exact(self, frame: NodeConfig, checkpoint: KubeletCheckpoint) -> Belief:
+        """Return the belief that starts with the kubelet's exact state. Pods that are not in it are treated as arriving later."""
         requests = {known.uid: known.request for known in self.pods.values()}
         known_to_kubelet = checkpoint.active | checkpoint.pods.keys() | checkpoint.gone
-        candidates = Candidates([exact_candidate(frame, checkpoint, requests)])
+        belief = Belief([exact_hypothesis(frame, checkpoint, requests)], on_truncation=OnTruncation.WAIT)
         order = sorted(self.pods.values(), key=lambda known: known.order)
         arrived = [
-            ArrivedPod(it.uid, it.request, it.bound, it.judged if it.started else None)
+            Arrival(it.uid, it.request, it.bound, it.judged if it.started else None)
             for it in order
             if it.uid not in known_to_kubelet and not it.left
         ]
-        candidates.resume(arrived, {it.uid: it.left_at for it in order if it.left and it.uid in known_to_kubelet})
-        return candidates
+        belief.resume(arrived, {it.uid: it.left_at for it in order if it.left and it.uid in known_to_kubelet})
+        return belief
 
     def _begin(self, frame: NodeConfig, hidden: Collection[str]) -> Belief:
         self.frame = frame

@@ -11,11 +11,11 @@ from operator import is_
 from typing import Final
 
 from koord_numa.core.devices import TYPE_OF, DeviceOffer, device_offer
-from koord_numa.core.kubelet.candidates import Candidates
-from koord_numa.core.kubelet.candidates import expecting as expected_states
+from koord_numa.core.kubelet.belief import TOO_MANY, Belief
+from koord_numa.core.kubelet.budget import TooManyWays
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.hypothesis import Hypothesis
-from koord_numa.core.kubelet.in_flight import InFlightPods, expecting, one_more
+from koord_numa.core.kubelet.in_flight import InFlightPods, expecting, expecting_on_each, one_more
 from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.kubelet.options import NO_RULE, CoreEvidence, StatedOptions, with_stated_options
 from koord_numa.core.kubelet.unreported_pods import overlooked_use
@@ -466,7 +466,7 @@ class NodeInfo:
         frame = frame_of(node, topology, self.history.frame)
         exact = self.history.exact
         # If a kubelet decision matches no state, published amounts are used until the next state is published.
-        if exact is not None and (exact.truncated or not exact.problem):
+        if exact is not None and (exact.given_up or not exact.lost):
             return self._exact_view(node, frame, exact, booked, nominees)
         unpublished, others = self.unreported.hidden, None
         if hypotheses := self.history.hypotheses(frame, unpublished):
@@ -508,13 +508,17 @@ class NodeInfo:
                 yield pod.key, pod_demand(pod.request)
 
     def _exact_view(
-        self, node: Node, frame: NodeConfig, candidates: Candidates, booked: Ledger, nominees: Mapping[str, Nominee]
+        self, node: Node, frame: NodeConfig, exact: Belief, booked: Ledger, nominees: Mapping[str, Nominee]
     ) -> KubeletView:
         """Return the kubelet's own state plus later events. No pod is placed while that leaves more states than may be evaluated."""
-        expected = expected_states(candidates, {uid: it.pod.request for uid, it in nominees.items()})
-        hypotheses = [Hypothesis(state.state) for state in expected.asked]
+        hypotheses, problem = exact.hypotheses, exact.overflow
+        try:
+            hypotheses = exact.with_one_unseen()
+        except TooManyWays:
+            problem = TOO_MANY
+        hypotheses = expecting_on_each(hypotheses, {uid: it.pod.request for uid, it in nominees.items()})
         view = followed_view(node, frame, hypotheses, booked, CoreEvidence())
-        return replace(view, cores=NO_RULE, problem=view.problem or expected.truncated)
+        return replace(view, cores=NO_RULE, problem=view.problem or problem)
 
     def _ports_with(self, nominees: Mapping[str, Nominee]) -> tuple[HostPort, ...]:
         if not self._ports and not nominees:
