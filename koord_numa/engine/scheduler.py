@@ -37,8 +37,7 @@ from koord_numa.engine.event_handlers import (
     topology_handler,
 )
 from koord_numa.engine.gangs.group_cycle import Refusal
-from koord_numa.engine.gangs.group_queue import GroupQueue
-from koord_numa.engine.gangs.partial_gangs import PartialGangs
+from koord_numa.engine.gangs.group_queue import GroupQueue, PartialGangs
 from koord_numa.engine.gangs.pod_groups import PodGroups
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.metrics import DecisionLog, SchedulerMetrics

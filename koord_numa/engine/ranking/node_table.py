@@ -16,8 +16,7 @@ from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_free import numa_left
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.ranking.device_columns import DeviceColumn
-from koord_numa.engine.ranking.label_columns import ImageColumns, LabelColumns
+from koord_numa.engine.ranking.label_columns import DeviceColumn, ImageColumns, LabelColumns
 from koord_numa.engine.ranking.node_numbers import (
     DIVISORS,
     FIRST_RESOURCES,

@@ -31,8 +31,7 @@ from koord_numa.core.scheduling.scorers import (
 )
 from koord_numa.core.score.node_scores import MAX_SCORE
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.ranking.device_columns import DeviceBounds
-from koord_numa.engine.ranking.label_columns import NAME_FIELD, LabelColumns
+from koord_numa.engine.ranking.label_columns import NAME_FIELD, DeviceBounds, LabelColumns
 from koord_numa.engine.ranking.node_numbers import FREE, UNLIMITED, Bools, Ints, NodeClass, compares_numbers
 from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.engine.ranking.resource_bounds import (

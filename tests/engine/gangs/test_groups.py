@@ -16,7 +16,7 @@ from koord_numa.core.gangs.model import (
 )
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.gangs.partial_gangs import PartialGangs
+from koord_numa.engine.gangs.group_queue import PartialGangs
 from koord_numa.engine.gangs.pod_groups import GangState
 from koord_numa.engine.metrics import Result
 from koord_numa.ports import Forbidden, Unavailable
