@@ -14,10 +14,11 @@ ClusterError
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from random import SystemRandom
 from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+
+from koord_numa.core.value_objects import ValueObject
 
 # The types of the core are not imported at run time: commands need the errors, and start faster without the core.
 if TYPE_CHECKING:
@@ -356,8 +357,7 @@ def _sleep(seconds: float) -> Awaitable[None]:
     return sleep(seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Dependencies:
+class Dependencies(ValueObject):
     """The ports of an engine.
 
     ``random`` returns numbers in [0, 1) and only randomizes pauses, never a decision. ``volumes`` is ``None`` if

@@ -5,7 +5,6 @@ import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from koord_numa.core.gangs.model import GangKey
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.rebind.plan import RebindRequest
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.engine.device_moves import DeviceMove
 from koord_numa.engine.metrics import Result
 from koord_numa.engine.queue.pending_pod import RequestClass
@@ -56,8 +56,7 @@ BATCH: Final = 5
 """Entries built before other tasks get their turn: about 2 ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeChanges:
+class NodeChanges(ValueObject):
     """Entries that are new or different since the last message, and names of nodes without an entry."""
 
     nodes: tuple[Document, ...] = ()
@@ -67,14 +66,13 @@ class NodeChanges:
         return bool(self.nodes or self.removed)
 
 
-@dataclass(slots=True)
-class NodeEntries:
+class NodeEntries(MutableObject):
     """Entries by node name. ``refresh`` may be called by several tasks and runs in one at a time."""
 
     scheduler: Scheduler
-    entries: dict[str, Document] = field(default_factory=dict)
-    _revisions: dict[str, int] = field(default_factory=dict)
-    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    entries: dict[str, Document] = value_field(default_factory=dict)
+    _revisions: dict[str, int] = value_field(default_factory=dict)
+    _lock: asyncio.Lock = value_field(default_factory=asyncio.Lock)
 
     async def refresh(self, names: Iterable[str] | None = None) -> None:
         """Rebuild the entries of changed nodes, by default of all nodes."""
@@ -117,8 +115,7 @@ SAMPLE_SECONDS: Final = 30.0
 """Seconds between two samples."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(ValueObject):
     """Pods scheduled and rejected since the previous sample, and the CPUs of the largest aligned request that fits."""
 
     scheduled: int

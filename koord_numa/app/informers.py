@@ -10,7 +10,6 @@ on admission, and later changes of a class do not affect its pods.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -47,6 +46,7 @@ from koord_numa.core.objects.constraints import Workload, WorkloadKind
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.rebind.plan import RebindRequest
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.event_handlers import ContainedHandler
 from koord_numa.engine.scheduler import Scheduler, Source
@@ -79,8 +79,7 @@ def _ignore(*_: object) -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Callbacks(Generic[T]):
+class Callbacks(ValueObject, Generic[T]):
     """An implementation of ``ports.EventHandler`` by functions."""
 
     replace: Callable[[Iterable[T]], None]
@@ -150,8 +149,7 @@ NOMINATED_PODS: Final = "spec.nodeName=,status.nominatedNodeName!="
 """Pods with a nominated node, for which preemption frees room. Rare."""
 
 
-@dataclass(frozen=True, slots=True)
-class Informers:
+class Informers(ValueObject):
     """
     All informers and resyncs.
 
@@ -417,8 +415,7 @@ def _slice(raw: Mapping[str, Any]) -> ResourceSlice | None:
     return parse_resource_slice(raw).parts
 
 
-@dataclass(frozen=True, slots=True)
-class KindToList(Generic[T]):
+class KindToList(ValueObject, Generic[T]):
     """A listed and watched kind: its name, its resources, its parser, and whether the cluster may lack it."""
 
     name: str

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from aiohttp.client_middlewares import ClientMiddlewareType
@@ -12,6 +11,7 @@ from koord_numa.cluster.lister import ResyncStore
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.rebind.plan import RebindRequest
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.containment import Subject
 from koord_numa.engine.event_handlers import ContainedHandler
 from koord_numa.engine.rebind.controller import RebindController
@@ -162,8 +162,7 @@ def topologies_in_batches(scheduler: Scheduler) -> ClientMiddlewareType:
     return in_batches(TOPOLOGY_PLURAL, TOPOLOGY_PAUSE, lambda: bool(scheduler.cache.assumed))
 
 
-@dataclass(frozen=True, slots=True)
-class KopfStores:
+class KopfStores(ValueObject):
     """The stores of objects from Kopf, by kind. Each store feeds its event handler."""
 
     waiting_pods: ResyncStore[Pod]
@@ -171,8 +170,7 @@ class KopfStores:
     rebinds: ResyncStore[RebindRequest]
 
 
-@dataclass(frozen=True, slots=True)
-class KopfParsers:
+class KopfParsers(ValueObject):
     """Implementation of ``handlers.dispatch.Parsers``, shared by Kopf's events and resyncs."""
 
     waiting_pod: ContainedParser[Pod]

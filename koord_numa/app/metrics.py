@@ -8,7 +8,6 @@ kube-scheduler's ``/metrics/resources``, because a large cluster has many of the
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import accumulate
 from time import time
 from typing import Final
@@ -29,6 +28,7 @@ from koord_numa.core.objects.verdicts import Alignment, Reason
 from koord_numa.core.rebind.plan import RebindPhase
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.gangs.pod_groups import GangState
 from koord_numa.engine.metrics import Histogram, RebindMetrics, Result
@@ -37,8 +37,7 @@ from koord_numa.engine.scheduler import Scheduler
 from koord_numa.settings import RebindMode
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFreeCpus:
+class NodeFreeCpus(ValueObject):
     """Free CPUs of one node in whole CPUs: total, maximum on one NUMA node, and the size of the largest NUMA node."""
 
     free: int
@@ -244,8 +243,7 @@ Series that exist before their first count, so that ``rate`` includes it. Other 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class MetricSources:
+class MetricSources(ValueObject):
     """The objects that the collectors read."""
 
     scheduler: Scheduler

@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from socket import gethostname
@@ -29,7 +28,7 @@ from koord_numa.cluster.events import EventLimits, EventRecorder
 from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, LeaseConflicts, NoElection, Rival
 from koord_numa.cluster.serving import DelegatedAuth, HttpServer, Protection, StatusProviders, server_context
 from koord_numa.cluster.writers import ApiBinder, ApiClaimWriter, ApiPodGroupWriter, ApiRebindWriter, ApiVolumeWriter
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace, value_field
 from koord_numa.engine.device_moves import DeviceMoves
 from koord_numa.engine.rebind.automatic import AutomaticRebinds, DoubleHoldRepair, FinishedRebinds
 from koord_numa.engine.rebind.context import RebindPorts
@@ -63,8 +62,7 @@ cause: only a restart helps.
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class SecureServing:
+class SecureServing(ValueObject):
     """The TLS port with access control, on every interface. Without files the certificate is self-signed."""
 
     port: int
@@ -72,15 +70,14 @@ class SecureServing:
     key: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(ValueObject):
     """
     Options of the process, as opposed to settings of its decisions.
 
     ``port`` is plain HTTP on loopback. 0 selects any free port, None disables the server.
     """
 
-    settings: Settings = field(default_factory=Settings)
+    settings: Settings = value_field(default_factory=Settings)
     kubeconfig: Path | None = None
     identity: str = ""
     elect: bool = True

@@ -12,12 +12,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote
+
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 
 if TYPE_CHECKING:
     import ssl
@@ -50,8 +51,7 @@ def _unusable(why: object) -> NoCredentials:
     return NoCredentials(f"no credentials for a cluster: {why}")
 
 
-@dataclass(frozen=True, slots=True)
-class Overrides:
+class Overrides(ValueObject):
     """Values of a command line that replace those of the kubeconfig, as kubectl's flags of the same names."""
 
     context: str | None = None
@@ -99,8 +99,7 @@ def constant(value: str) -> Authorization:
     return Authorization(lambda: (value, float("inf")))
 
 
-@dataclass(slots=True)
-class Credentials:
+class Credentials(MutableObject):
     """
     Address of an API server, TLS settings, and the credentials of a user.
 
@@ -108,7 +107,7 @@ class Credentials:
     """
 
     server: str
-    authorization: Authorization = field(default_factory=lambda: constant(""))
+    authorization: Authorization = value_field(default_factory=lambda: constant(""))
     impersonation: Headers = ()
     namespace: str = "default"
     ca_data: str = ""
@@ -148,7 +147,7 @@ def _load_certificate(context: "ssl.SSLContext", certificate: str, key: str) -> 
         context.load_cert_chain(path)
 
 
-def load_credentials(kubeconfig: Path | None = None, overrides: Overrides = Overrides()) -> Credentials:
+def load_credentials(kubeconfig: Path | None = None, overrides: Overrides = NO_OVERRIDES) -> Credentials:
     """
     Load the credentials of the API server without sending a request.
 
@@ -202,15 +201,14 @@ def token_file(path: Path) -> Authorization:
 # Kubeconfigs
 
 
-@dataclass(slots=True)
-class Kubeconfig:
+class Kubeconfig(MutableObject):
     """The merged entries of kubeconfigs, by name. Paths in entries are absolute."""
 
     name: str
     current: str = ""
-    contexts: dict[str, Entry] = field(default_factory=dict)
-    clusters: dict[str, Entry] = field(default_factory=dict)
-    users: dict[str, Entry] = field(default_factory=dict)
+    contexts: dict[str, Entry] = value_field(default_factory=dict)
+    clusters: dict[str, Entry] = value_field(default_factory=dict)
+    users: dict[str, Entry] = value_field(default_factory=dict)
 
 
 def contexts_of(kubeconfig: Path | None = None) -> Kubeconfig:
@@ -218,7 +216,7 @@ def contexts_of(kubeconfig: Path | None = None) -> Kubeconfig:
     return _merged(_paths(kubeconfig))
 
 
-def _paths(kubeconfig: Path | None, overrides: Overrides = Overrides()) -> list[Path]:
+def _paths(kubeconfig: Path | None, overrides: Overrides = NO_OVERRIDES) -> list[Path]:
     """Return the given kubeconfig, or the existing files of ``KUBECONFIG``. Raises ``NoCredentials`` without any file."""
     text = str(kubeconfig) if kubeconfig is not None else os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
     wanted = [name for name in text.split(os.pathsep) if name]

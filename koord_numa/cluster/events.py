@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Final, NamedTuple
@@ -22,6 +21,7 @@ from koord_numa.cluster.client import MERGE_PATCH, Api, Body
 from koord_numa.cluster.resources import EVENTS, Call
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.rebind.plan import RebindRequest
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.ports import Clock, ClusterError, Gone, ObjectReference, Unavailable, UnknownOutcome
 from koord_numa.settings import EventSettings
 from koord_numa.wire import names
@@ -50,11 +50,10 @@ CONTROLLER: Final = "koord-numa"
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class EventLimits:
+class EventLimits(ValueObject):
     """Limits of the recorder. The limits per object are the defaults of client-go's spam filter."""
 
-    settings: EventSettings = field(default_factory=EventSettings)
+    settings: EventSettings = value_field(default_factory=EventSettings)
     object_burst: int = 25
     object_rate: float = 1 / 300  # events per second
     series_pause: float = 60.0  # seconds between two updates of a series
@@ -74,19 +73,17 @@ class EventKey(NamedTuple):
     text: str
 
 
-@dataclass(slots=True)
-class _Series:
+class _Series(MutableObject):
     """An event object: its name once posted, the count, and the time of the last post."""
 
     name: str = ""
     count: int = 0
     tries: int = 0  # failed attempts since the last successful post
     told: float = 0.0
-    last: datetime = field(default_factory=lambda: datetime.now(UTC))
+    last: datetime = value_field(default_factory=lambda: datetime.now(UTC))
 
 
-@dataclass(slots=True)
-class _Bucket:
+class _Bucket(MutableObject):
     """A token bucket with ``burst`` tokens that refills at ``rate`` tokens per second."""
 
     rate: float

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from random import SystemRandom
 from time import monotonic
 from typing import Any, Final, Generic, Self, TypeVar, cast
@@ -23,6 +22,7 @@ from aiohttp.client_middlewares import ClientHandlerType, ClientMiddlewareType
 from koord_numa.cluster.client import CLIENT, Api, Backoff, decoded
 from koord_numa.cluster.lister import SLICE, ListedKind, list_all, unread_event
 from koord_numa.cluster.resources import Call, Expired, refusal
+from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.ports import Clock, ClusterError, EventHandler, Gone, Unavailable
 from koord_numa.settings import BackoffSettings
 from koord_numa.wire.raw_json import UnreadObject
@@ -126,8 +126,7 @@ STEADY: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class InformerTimeouts:
+class InformerTimeouts(ValueObject):
     """Timeouts of an informer in seconds."""
 
     silence: float = 70.0  # the server sends a bookmark every minute; a dead connection sends nothing

@@ -10,7 +10,6 @@ requests in flight: ``remaining`` is their deadline, which the server enforces.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
 from time import CLOCK_BOOTTIME, clock_gettime
@@ -18,6 +17,7 @@ from typing import Any, Final
 
 from koord_numa.cluster.client import Api, Backoff, Body
 from koord_numa.cluster.resources import LEASES, NAMESPACES, Call
+from koord_numa.core.value_objects import MutableObject, ValueObject
 from koord_numa.ports import Clock, ClusterError, Conflict, Gone
 from koord_numa.settings import BackoffSettings
 from koord_numa.wire.metadata import rfc3339_micro
@@ -47,8 +47,7 @@ def boot_clock() -> float:
     return clock_gettime(CLOCK_BOOTTIME)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseConfig:
+class LeaseConfig(ValueObject):
     """The Lease, the candidate, and times in seconds.
 
     client-go's names are LeaseDuration, RenewDeadline and RetryPeriod. The lease lasts ``duration``. Its holder acts
@@ -68,8 +67,7 @@ class LeaseConfig:
     scheduler_names: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Observed:
+class _Observed(MutableObject):
     """The last observed record and the local time of its last change."""
 
     raw: dict[str, Any] | None
@@ -318,8 +316,7 @@ PERIOD: Final = 20.0
 """Seconds between two checks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rival:
+class Rival(ValueObject):
     """Another Lease that is held, and the scheduler names that it shares with this process."""
 
     namespace: str

@@ -5,7 +5,6 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
-from dataclasses import dataclass
 from random import SystemRandom
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -13,6 +12,7 @@ import msgspec
 
 from koord_numa.cluster.client import CLIENT, Api, Backoff, decoded
 from koord_numa.cluster.resources import Call, Resource
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.ports import DELETED, ClusterError, EventHandler, Gone, Unavailable
 from koord_numa.settings import BackoffSettings
 from koord_numa.wire.errors import FieldPath, WireError
@@ -95,8 +95,7 @@ class Parser(Protocol[T_co]):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PlainParser(Generic[T]):
+class PlainParser(ValueObject, Generic[T]):
     """A ``Parser`` without memory."""
 
     parse: Callable[[Mapping[str, Any]], T | None]
@@ -114,8 +113,7 @@ class PlainParser(Generic[T]):
         return nullcontext()
 
 
-@dataclass(frozen=True, slots=True)
-class ListedKind(Generic[T]):
+class ListedKind(ValueObject, Generic[T]):
     """A selection of objects of a resource and their parser.
 
     The parser returns ``None`` for objects that are not selected.
@@ -166,8 +164,7 @@ class ListedKind(Generic[T]):
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Listed(Generic[T]):
+class Listed(ValueObject, Generic[T]):
     """A complete list and the resourceVersion to watch from."""
 
     objects: list[T]

@@ -5,7 +5,6 @@ A ``Call`` has the URL path and the RBAC rule that permits it, so that an error 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
@@ -41,8 +40,7 @@ METHODS: Final = {
 WRITES: Final = frozenset({"create", "update", "patch", "delete"})
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(ValueObject):
     """A resource in an API version. An empty ``group`` is the core group."""
 
     group: str

@@ -7,7 +7,6 @@ import ssl
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +19,7 @@ from cachetools import TTLCache
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from koord_numa.cluster.resources import ACCESS_REVIEWS, TOKEN_REVIEWS, Call
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.ports import ClusterError
 
 VALID: Final = timedelta(days=365)
@@ -93,8 +93,7 @@ CACHE_SECONDS: Final = 10.0
 CACHED: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(ValueObject):
     """HTTP status and text of the answer to a rejected request."""
 
     status: int
@@ -104,8 +103,7 @@ class Refusal:
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(ValueObject):
     """The user of a token."""
 
     name: str
@@ -203,8 +201,7 @@ def _user(status: dict[str, Any]) -> User | None:
 # the reasons that prevent scheduling, one per line.
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class ConnectionLimits(ValueObject):
     """Limits of a port."""
 
     header_seconds: float = 10.0
@@ -220,8 +217,7 @@ class ConnectionLimits:
 LIMITS: Final = ConnectionLimits()
 
 
-@dataclass(slots=True)
-class _Peer:
+class _Peer(MutableObject):
     """A connection. ``welcome`` is whether a response had a status other than 401 and 403."""
 
     since: float
@@ -230,13 +226,12 @@ class _Peer:
     welcome: bool = False
 
 
-@dataclass(slots=True)
-class Connections:
+class Connections(MutableObject):
     """The connections of a server."""
 
-    clock: Callable[[], float] = field(default_factory=lambda: asyncio.get_running_loop().time)
+    clock: Callable[[], float] = value_field(default_factory=lambda: asyncio.get_running_loop().time)
     limits: ConnectionLimits = LIMITS
-    _peers: dict[Any, _Peer] = field(
+    _peers: dict[Any, _Peer] = value_field(
         default_factory=dict
     )  # by protocol; a protocol without a transport is in its handshake or closed
 
@@ -327,8 +322,7 @@ Dump = Mapping[str, Any]
 """The state of an object, ready for JSON. ``None`` is used for an unknown object."""
 
 
-@dataclass(frozen=True, slots=True)
-class StatusProviders:
+class StatusProviders(ValueObject):
     """The sources of the pages.
 
     ``unhealthy`` fails the liveness probe and ``not_ready`` the readiness probe. ``warnings`` are only listed on
@@ -345,8 +339,7 @@ class StatusProviders:
     routes: Sequence[web.RouteDef] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Protection:
+class Protection(ValueObject):
     """The TLS context, and the middleware for authentication and authorization."""
 
     tls: ssl.SSLContext

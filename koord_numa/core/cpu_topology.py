@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.value_objects import ValueObject
 
 MAX_NUMA: Final = 64
 """Maximum NUMA nodes of a machine: masks of the kubelet and of Koordinator have 64 bits."""
@@ -20,8 +21,7 @@ UNKNOWN_DISTANCE: Final = 255
 """Distance of NUMA nodes without a published distance, as in the LeastNUMANodes scoring proposal."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Cpu:
+class Cpu(ValueObject, order=True):
     """A logical CPU and its place. ``core`` is unique together with ``socket`` and ``numa``."""
 
     id: int
@@ -31,8 +31,7 @@ class Cpu:
     uncore: int
 
 
-@dataclass(frozen=True, slots=True)
-class Core:
+class Core(ValueObject):
     """A physical core and its logical CPUs."""
 
     id: int
@@ -42,8 +41,7 @@ class Core:
     bits: int  # its logical CPUs
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyCounts:
+class TopologyCounts(ValueObject):
     """The totals of a machine, from which Koordinator and the kubelet compute averages (such as CPUs per core)."""
 
     cpus: int

@@ -17,7 +17,7 @@ from typing import Final
 from cachetools import LRUCache
 
 from koord_numa.core.objects.verdicts import Reason, Rejection
-from koord_numa.core.value_objects import ValueObject
+from koord_numa.core.value_objects import MutableObject, ValueObject
 from koord_numa.engine.queue.pending_pod import RequestClass, pause
 from koord_numa.ports import Clock, ClusterError
 from koord_numa.settings import BackoffSettings
@@ -38,8 +38,7 @@ class Subject(ValueObject):
     version: str = ""
 
 
-@dataclass(slots=True)
-class _Case:
+class _Case(MutableObject):
     version: str
     failures: int
     until: float
@@ -113,8 +112,7 @@ MOST_TEXT: Final = 500
 # Without it, a controller that recreates the same pod would loop. Each consecutive rejection doubles the pause, up to a limit.
 
 
-@dataclass(slots=True)
-class _Pause:
+class _Pause(MutableObject):
     until: float
     times: int
     why: str

@@ -9,7 +9,6 @@ on the pod's node, takes none from the target, and the target accepts the pod no
 import asyncio
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from logging import getLogger
 from typing import Final
 
@@ -19,7 +18,7 @@ from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.score.node_scores import is_device
 from koord_numa.core.state.numa_free import rooms
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.containment import Subject
 from koord_numa.engine.scheduler import Scheduler
@@ -49,8 +48,7 @@ SLICE: Final = 4
 """Nodes that are evaluated before other tasks run: at most about 40 ms, usually below 1 ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMove:
+class DeviceMove(ValueObject):
     """Move of ``pod`` from ``node`` to ``target``, which adds a block of ``freed`` devices of ``resource`` on ``node``."""
 
     pod: Pod
@@ -65,8 +63,7 @@ class DeviceMove:
         return f"moving pod {self.pod.key} to {self.target} frees {self.freed} {self.resource} on node {self.node}"
 
 
-@dataclass(frozen=True, slots=True)
-class FreeDeviceCounts:
+class FreeDeviceCounts(ValueObject):
     """Free devices of a resource on a node: by NUMA node, or under the key ``WHOLE`` for the node."""
 
     parts: Mapping[int, int]

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from koord_numa.core.objects.constraints import DisruptionBudget, Namespace, PodTerm
@@ -12,6 +11,7 @@ from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Reason, Unschedulable
 from koord_numa.core.state.inventory import with_kubelet_reserved_cpus
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.gangs.group_queue import GroupQueue
@@ -28,12 +28,11 @@ from koord_numa.settings import KubeletReservedCpus
 # cannot be derived until a topology shows the pods.
 
 
-@dataclass(slots=True)
-class ListedChanges:
+class ListedChanges(MutableObject):
     """Changes by node: the UIDs of pods that are new in a list, and the number of added and removed pods."""
 
-    new: dict[str, list[str]] = field(default_factory=dict)
-    count: Counter[str] = field(default_factory=Counter)
+    new: dict[str, list[str]] = value_field(default_factory=dict)
+    count: Counter[str] = value_field(default_factory=Counter)
 
     @classmethod
     def of(
@@ -87,8 +86,7 @@ T = TypeVar("T")
 Observe = Callable[[str | None, T], None]
 
 
-@dataclass(frozen=True, slots=True)
-class KindOf(Generic[T]):
+class KindOf(ValueObject, Generic[T]):
     """Properties of a kind: its quarantine subject, and the known objects by the UID of the subject."""
 
     subject: Callable[[T], Subject]
@@ -506,8 +504,7 @@ class NominatedPodHandler:
         """Ignore the end of the first list. Decisions do not need it to be complete."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventHandlers:
+class EventHandlers(ValueObject):
     """Event handlers by kind."""
 
     pending_pods: PendingPodHandler

@@ -1,12 +1,12 @@
 """Shared components of one scheduler (``framework.Handle`` of kube-scheduler): settings, ports, cache, queue, reporting."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from cachetools import LRUCache
 
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.value_objects import MutableObject, value_field
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.listers import VolumeLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
@@ -25,8 +25,7 @@ REMEMBERED_PLACED: Final = 20_000
 """Maximum number of placed pods with a remembered request class, for rejections by their kubelets."""
 
 
-@dataclass(slots=True)
-class Handle:
+class Handle(MutableObject):
     """Components of a scheduler. ``pending`` has the record of each waiting pod, until ``forget``."""
 
     settings: Settings
@@ -42,13 +41,13 @@ class Handle:
     resource_claims: PodClaimResolver
     quarantine: Quarantine
     decisions: DecisionLog
-    messages: Messages = field(default_factory=Messages)
-    pending: PendingPods = field(default_factory=PendingPods)
-    pod_groups: PodGroups = field(default_factory=PodGroups)
+    messages: Messages = value_field(default_factory=Messages)
+    pending: PendingPods = value_field(default_factory=PendingPods)
+    pod_groups: PodGroups = value_field(default_factory=PodGroups)
     on_forgotten: Callable[[str], None] = lambda _uid: None  # called for pods that do not wait any more
     stopping: bool = False  # make no more decisions, and do not wait for slow operations
     # The class in which a pod waited, by UID: the bind changes the fields that the class depends on.
-    placed: LRUCache[str, RequestClass] = field(default_factory=lambda: LRUCache(maxsize=REMEMBERED_PLACED))
+    placed: LRUCache[str, RequestClass] = value_field(default_factory=lambda: LRUCache(maxsize=REMEMBERED_PLACED))
 
     def forget(self, uid: str) -> None:
         """Remove a pod that does not wait any more from all components. Does nothing for other pods."""

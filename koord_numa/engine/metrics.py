@@ -15,7 +15,7 @@ from typing import Final
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.scheduling.filters import ScoredPlacement
-from koord_numa.core.value_objects import ValueObject
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.ports import Clock
 
 BUCKETS: Final = tuple(0.001 * 2**power for power in range(15))
@@ -61,8 +61,7 @@ class Histogram:
         self.count += 1
 
 
-@dataclass(slots=True)
-class RebindMetrics:
+class RebindMetrics(MutableObject):
     """
     Counters of rebinds.
 
@@ -70,15 +69,14 @@ class RebindMetrics:
     counts changes of a pod's CPUs. NUMA crossings are summed over rebinds with a plan that were no dry runs.
     """
 
-    ended: Counter[tuple[str, bool]] = field(default_factory=Counter)
-    automatic: Counter[str] = field(default_factory=Counter)
+    ended: Counter[tuple[str, bool]] = value_field(default_factory=Counter)
+    automatic: Counter[str] = value_field(default_factory=Counter)
     moves: int = 0
     crossings_before: int = 0
     crossings_after: int = 0
 
 
-@dataclass(slots=True)
-class GroupMetrics:
+class GroupMetrics(MutableObject):
     """
     Counters of groups of pods.
 
@@ -86,13 +84,12 @@ class GroupMetrics:
     and ``waited`` has the seconds from the first member until all members of the minimal count were bound.
     """
 
-    attempts: Counter[Result] = field(default_factory=Counter)
-    rejections: Counter[str] = field(default_factory=Counter)
-    waited: Histogram = field(default_factory=lambda: Histogram(WAIT_BUCKETS))
+    attempts: Counter[Result] = value_field(default_factory=Counter)
+    rejections: Counter[str] = value_field(default_factory=Counter)
+    waited: Histogram = value_field(default_factory=lambda: Histogram(WAIT_BUCKETS))
 
 
-@dataclass(slots=True)
-class SchedulerMetrics:
+class SchedulerMetrics(MutableObject):
     """
     Counters and durations of a scheduler.
 
@@ -103,22 +100,22 @@ class SchedulerMetrics:
     parts of an attempt. ``waited`` has the waiting time of bound pods by number of attempts, and ``tries`` that number.
     """
 
-    attempts: defaultdict[tuple[Result, str], Histogram] = field(default_factory=lambda: defaultdict(Histogram))
-    placements: Counter[str] = field(default_factory=Counter)
-    refusals: Counter[str] = field(default_factory=Counter)
-    failures: Counter[str] = field(default_factory=Counter)
-    rejections: Counter[str] = field(default_factory=Counter)
-    preemptions: Counter[str] = field(default_factory=Counter)
+    attempts: defaultdict[tuple[Result, str], Histogram] = value_field(default_factory=lambda: defaultdict(Histogram))
+    placements: Counter[str] = value_field(default_factory=Counter)
+    refusals: Counter[str] = value_field(default_factory=Counter)
+    failures: Counter[str] = value_field(default_factory=Counter)
+    rejections: Counter[str] = value_field(default_factory=Counter)
+    preemptions: Counter[str] = value_field(default_factory=Counter)
     victims: int = 0
     device_moves: int = 0
     device_evictions: int = 0
-    victims_each: Histogram = field(default_factory=lambda: Histogram(VICTIM_BUCKETS))
-    deciding: Histogram = field(default_factory=Histogram)
-    binding: Histogram = field(default_factory=Histogram)
-    waited: dict[str, Histogram] = field(default_factory=dict)
-    tries: Histogram = field(default_factory=lambda: Histogram(ATTEMPT_BUCKETS))
-    rebinds: RebindMetrics = field(default_factory=RebindMetrics)
-    groups: GroupMetrics = field(default_factory=GroupMetrics)
+    victims_each: Histogram = value_field(default_factory=lambda: Histogram(VICTIM_BUCKETS))
+    deciding: Histogram = value_field(default_factory=Histogram)
+    binding: Histogram = value_field(default_factory=Histogram)
+    waited: dict[str, Histogram] = value_field(default_factory=dict)
+    tries: Histogram = value_field(default_factory=lambda: Histogram(ATTEMPT_BUCKETS))
+    rebinds: RebindMetrics = value_field(default_factory=RebindMetrics)
+    groups: GroupMetrics = value_field(default_factory=GroupMetrics)
 
     def bound(self, attempts: int, seconds: float) -> None:
         """Record a bound pod with its number of attempts and its waiting time in seconds."""
@@ -146,8 +143,7 @@ Compare = Callable[[], Mapping[str, ScoredPlacement | Rejection]]
 """Evaluates the chosen node and the nodes ranked next, with complete scores."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerUp:
+class RunnerUp(ValueObject):
     """Next best node with its score, and its differences from the chosen node by scorer, in points."""
 
     node: str
@@ -165,12 +161,11 @@ class LoggedDecision(ValueObject):
     runners_up: Sequence[RunnerUp] = ()
 
 
-@dataclass(slots=True)
-class DecisionLog:
+class DecisionLog(MutableObject):
     """Log of decisions, newest last. ``clock`` is monotonic and limits the rate of comparisons."""
 
     clock: Clock
-    decisions: deque[LoggedDecision] = field(default_factory=lambda: deque(maxlen=KEPT))
+    decisions: deque[LoggedDecision] = value_field(default_factory=lambda: deque(maxlen=KEPT))
     wall_clock: Clock = time.time
     _next: float = 0.0
 

@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from logging import getLogger
 from operator import attrgetter
 from typing import Final, TypeVar
@@ -19,6 +18,7 @@ from koord_numa.core.objects.verdicts import Placement, Unschedulable
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.containment import Subject
 from koord_numa.engine.queue.pending_pod import PendingPod, PendingPods, RequestClass
@@ -110,8 +110,7 @@ NEWS_SECONDS: Final = 60.0
 _message = attrgetter("message")
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(ValueObject):
     """Message of a class, when it was reported, and its counts of reasons."""
 
     text: str
@@ -119,12 +118,13 @@ class Message:
     since: float
 
 
-@dataclass(slots=True)
-class Messages:
+class Messages(MutableObject):
     """Last message of every waiting class. Times are monotonic seconds."""
 
-    _last: WeakKeyDictionary[RequestClass, Message] = field(default_factory=WeakKeyDictionary)
-    _current: WeakKeyDictionary[RequestClass, tuple[Unschedulable, str]] = field(default_factory=WeakKeyDictionary)
+    _last: WeakKeyDictionary[RequestClass, Message] = value_field(default_factory=WeakKeyDictionary)
+    _current: WeakKeyDictionary[RequestClass, tuple[Unschedulable, str]] = value_field(
+        default_factory=WeakKeyDictionary
+    )
 
     def say(self, request_class: RequestClass, verdict: Unschedulable, now: float) -> tuple[str, bool]:
         """Return the message for a pod of this class, and whether it is new for the other pods."""
@@ -177,13 +177,12 @@ WRITERS: Final = 4
 """Number of concurrent writers: a call that hangs blocks only its own writer."""
 
 
-@dataclass(slots=True)
-class _Later:
+class _Later(MutableObject):
     """Conditions that become due after ``seconds``, by UID with the due time, earliest first."""
 
     seconds: float
-    conditions: OrderedDict[str, tuple[float, PodKey, str]] = field(default_factory=OrderedDict)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    conditions: OrderedDict[str, tuple[float, PodKey, str]] = value_field(default_factory=OrderedDict)
+    news: asyncio.Event = value_field(default_factory=asyncio.Event)
 
     def add(self, pod: PodKey, why: str, now: float) -> None:
         known = self.conditions.get(pod.uid)
@@ -196,8 +195,7 @@ class _Later:
         return None if found is None else found[1:]
 
 
-@dataclass(slots=True)
-class PodConditions:
+class PodConditions(MutableObject):
     """
     Conditions to be written, by UID, oldest first. The last message of a pod is in its record.
 
@@ -207,12 +205,14 @@ class PodConditions:
 
     dependencies: Dependencies
     will_be_lent: Callable[[PendingPod], bool] = lambda _: False
-    _due: OrderedDict[str, tuple[PodKey, str]] = field(default_factory=OrderedDict)
-    _failed: _Later = field(default_factory=lambda: _Later(RETRY_SECONDS))
-    _held: _Later = field(default_factory=lambda: _Later(HELD_SECONDS))
-    _writing: set[str] = field(default_factory=set)  # at most one writer per pod
-    _lent: set[str] = field(default_factory=set)  # the pods whose condition is written together with another change
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _due: OrderedDict[str, tuple[PodKey, str]] = value_field(default_factory=OrderedDict)
+    _failed: _Later = value_field(default_factory=lambda: _Later(RETRY_SECONDS))
+    _held: _Later = value_field(default_factory=lambda: _Later(HELD_SECONDS))
+    _writing: set[str] = value_field(default_factory=set)  # at most one writer per pod
+    _lent: set[str] = value_field(
+        default_factory=set
+    )  # the pods whose condition is written together with another change
+    _news: asyncio.Event = value_field(default_factory=asyncio.Event)
 
     def __len__(self) -> int:
         """Return the number of conditions that are not written yet."""

@@ -6,7 +6,6 @@ Events are level-based: they may arrive in any order, merged or repeated. No dec
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Final
@@ -15,6 +14,7 @@ from koord_numa.core.objects.constraints import PodTerm
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.scheduling.filters import ScoredPlacement, choose
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.binding.assumed_pods import AssumedPods
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
@@ -106,8 +106,7 @@ class Readiness:
         await self._begin.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class DryRunResult:
+class DryRunResult(ValueObject):
     """
     Result of a dry run.
 

@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 import kopf
@@ -16,6 +15,7 @@ import kopf
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.rebind.plan import RebindRequest
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.ports import DELETED
 from koord_numa.wire.errors import WireError
 
@@ -89,8 +89,7 @@ class ObjectStore(Protocol[T]):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Stores:
+class Stores(ValueObject):
     """The resources that Kopf watches: pods by uid, topologies by node name, RebindResources by uid."""
 
     waiting_pods: ObjectStore[Pod]

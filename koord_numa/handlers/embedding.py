@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import count
 from json import JSONDecodeError
 from pathlib import Path
@@ -18,6 +17,7 @@ from weakref import WeakValueDictionary
 
 import kopf
 
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.handlers.dispatch import Dispatcher
 from koord_numa.handlers.triggers import configure
 from koord_numa.ports import ClusterError
@@ -226,8 +226,7 @@ class EveryTask(Collection[asyncio.Task[Any]]):
         return len(asyncio.all_tasks())
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddedKopf:
+class EmbeddedKopf(ValueObject):
     """Kopf as a part of ``host``, with the handlers of a registry.
 
     ``spawned`` is called when Kopf has installed its signal handlers, which would stop only Kopf. ``restarted`` is

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
@@ -35,15 +34,14 @@ from koord_numa.core.scheduling.filters import ScoredPlacement
 from koord_numa.core.spelling import is_near, plain
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.rebind.context import layout_of_node
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.text import short_amounts
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(ValueObject):
     """
     A change that makes the pod fit on ``node``, verified by the rules of the scheduler.
 
@@ -56,8 +54,7 @@ class Remedy:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(ValueObject):
     """A waiting pod, the rejection of every node, and the names of the closest nodes."""
 
     scheduler: Scheduler

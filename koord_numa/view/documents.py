@@ -8,7 +8,6 @@ every field.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from koord_numa.core.claims.allocation import Allocation
@@ -32,7 +31,7 @@ from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding
 from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_free import NumaUsage, largest_aligned, largest_with_devices, node_free, rooms
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
 from koord_numa.engine.device_moves import DeviceMove
@@ -50,8 +49,7 @@ def document(kind: str, **fields: Any) -> Document:
     return {"apiVersion": API_VERSION, "kind": kind, **fields}
 
 
-@dataclass(frozen=True, slots=True)
-class HeldClaim:
+class HeldClaim(ValueObject):
     """
     A claim with devices on a node, and the pods on the node that use it.
 
@@ -98,8 +96,7 @@ def cpus_by_pod(claims: Iterable[HeldClaim]) -> dict[str, CpuSet]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedDevice:
+class PublishedDevice(ValueObject):
     """A device that a driver publishes for a node, and its physical NUMA node, or None if it is unknown."""
 
     device: Device

@@ -1,17 +1,16 @@
 """Drawing of one machine: sockets, NUMA nodes, caches, cores and threads as data, and as a self-contained SVG image."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 from xml.sax.saxutils import escape
 
 from koord_numa.core.cpu_topology import Core, CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 
 
-@dataclass(frozen=True, slots=True)
-class CpuHolder:
+class CpuHolder(ValueObject):
     """
     A pod with exclusive CPUs. ``note`` is shown in the legend.
 
@@ -24,16 +23,14 @@ class CpuHolder:
     observed: CpuSet | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CacheBox:
+class CacheBox(ValueObject):
     """The cores behind one last-level cache of one NUMA node."""
 
     id: int
     cores: tuple[Core, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NumaBox:
+class NumaBox(ValueObject):
     """
     One NUMA node on one socket.
 
@@ -46,16 +43,14 @@ class NumaBox:
     free: int
 
 
-@dataclass(frozen=True, slots=True)
-class SocketBox:
+class SocketBox(ValueObject):
     """One socket. ``id`` is None for NUMA nodes without CPUs, whose socket is unknown."""
 
     id: int | None
     numa: tuple[NumaBox, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(ValueObject):
     """
     One machine, its pods, and the reserved CPUs. ``notes`` contains additional text per NUMA node, by id.
 
@@ -65,7 +60,7 @@ class Drawing:
     machine: CpuTopology
     holders: Sequence[CpuHolder] = ()
     reserved: CpuSet = EMPTY
-    notes: Mapping[int, str] = field(default_factory=dict)
+    notes: Mapping[int, str] = value_field(default_factory=dict)
 
     def holders_of(self, cpu: int) -> list[int]:
         """Return the positions in ``holders`` of the pods that hold the CPU."""
@@ -109,13 +104,12 @@ _CORES_A_ROW: Final = 8
 _ROWS_OF_LEGEND: Final = 18
 
 
-@dataclass(slots=True)
-class _Box:
+class _Box(MutableObject):
     """A box of known size. Its elements are positioned relative to its upper left corner."""
 
     width: float
     height: float
-    elements: list[str] = field(default_factory=list)
+    elements: list[str] = value_field(default_factory=list)
 
     def put(self, other: "_Box", x: float, y: float) -> None:
         """Draw another box inside this box and grow to include it."""

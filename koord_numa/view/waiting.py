@@ -17,7 +17,7 @@ from koord_numa.core.gangs.model import Dialect, GangKey
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.verdicts import NumaNumbers, Rejection
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.gangs.group_report import Change, GroupReport, dry_run_group, placed_beside
 from koord_numa.engine.metrics import LoggedDecision, RunnerUp
 from koord_numa.engine.scheduler import Scheduler
@@ -78,8 +78,7 @@ CLOSEST_TO_SHAPE: Final = 5
 """Maximum number of described nodes per shape."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingShape:
+class WaitingShape(ValueObject):
     """
     Pods that all nodes treat alike, oldest first.
 
@@ -196,8 +195,7 @@ _ON_ONE_NODE: Final = (node_policies, kubelet_settings, tainted_nodes, departure
 """Proposals for the only missing member, beside the other members."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingGroup:
+class WaitingGroup(ValueObject):
     """
     Waiting group with its advice.
 

@@ -1,7 +1,6 @@
 """Parse the request of a pod: resources, scheduling constraints, volumes and Koordinator's policies."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field
@@ -25,6 +24,7 @@ from koord_numa.core.objects.devices import NO_DEVICE_SPEC
 from koord_numa.core.objects.request import Container, CpuBind, NumaSpec, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, PriorityClass, QosClass
 from koord_numa.core.resources import ResourceList
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.wire import names
 from koord_numa.wire.devices import device_spec
 from koord_numa.wire.errors import FieldPath, WireError
@@ -122,8 +122,7 @@ class VolumeModel(Strict):
     rbd: RbdDisk | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Mounts:
+class Mounts(ValueObject):
     """The volumes of a pod. ``ephemeral``: claims created for the pod, with the UID of their required owner."""
 
     claims: tuple[str, ...]
@@ -169,8 +168,7 @@ def _order(disk: InlineDisk) -> tuple[str, str, bool, list[str]]:
     return (disk.kind.value, disk.identity, disk.read_only, sorted(disk.monitors))
 
 
-@dataclass(frozen=True, slots=True)
-class OwnPod:
+class OwnPod(ValueObject):
     """The pod that owns the terms."""
 
     namespace: str
@@ -486,8 +484,7 @@ def pod_request(top: Head, spec: dict[str, Any], priority: int, problems: Proble
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(ValueObject):
     containers: tuple[Container, ...]
     overhead: ResourceList
     pod_requests: ResourceList | None

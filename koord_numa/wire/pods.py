@@ -1,7 +1,6 @@
 """Parse pods: identity, priority, scheduling, request and in-place resize. A malformed pod still counts."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -149,8 +148,7 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 _OBJECT: Final = (dict, Mapping)  # dict first: the common case and the faster check
 
 
-@dataclass(frozen=True, slots=True)
-class PriorityClassObject:
+class PriorityClassObject(ValueObject):
     """A PriorityClass. ``global_default``: the class of pods that name none."""
 
     name: str

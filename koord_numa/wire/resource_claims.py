@@ -2,7 +2,6 @@
 
 from base64 import b32encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.constraints import NodeTerm, Requirement
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.resources import format_nano
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.metadata import head
 from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, is_nested_deeper, read
@@ -386,8 +386,7 @@ _Json = dict[str, Any]
 KIND: Final = "ResourceClaimTemplate"
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimTemplate:
+class ClaimTemplate(ValueObject):
     """A ResourceClaimTemplate. ``claim`` is the body of the claims that are created from it."""
 
     namespace: str

@@ -1,7 +1,6 @@
 """Parse ResourceSlices and DeviceTaintRules. A malformed slice keeps its place in the pool."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from koord_numa.core.claims.inventory import (
 )
 from koord_numa.core.objects.constraints import NodeTerm
 from koord_numa.core.resources import parse_quantity
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.metadata import head
 from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, read
@@ -147,8 +147,7 @@ MOST_DEVICES: Final = 128
 """Maximum devices of a slice (resource/v1 ``ResourceSliceMaxDevices``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class SliceFacts:
+class SliceFacts(ValueObject):
     """The name and the content of a ResourceSlice. ``parts`` is ``None`` if even the pool is unknown."""
 
     name: str

@@ -1,7 +1,6 @@
 """Parse NodeResourceTopology objects (v1alpha1, v1alpha2) of Koordinator's agent, other exporters and the node agent."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from koord_numa.core.objects.node import (
 )
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NumaPolicy
 from koord_numa.core.spelling import is_near, plain
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError, quoted
 from koord_numa.wire.kubelet_state import kubelet_checkpoint
@@ -165,8 +164,7 @@ class SystemQos(GoJson):
     cpuset_exclusive: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ReservedCpus:
+class ReservedCpus(ValueObject):
     """The union of all reserved CPUs, those reserved only by the kubelet configuration, and the listed pods."""
 
     cpus: CpuSet

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
@@ -15,6 +14,7 @@ from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS
 from koord_numa.core.objects.node import DEFAULT_MAX_NUMA_NODES, KubeletConfig, Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope, NumaPolicy
 from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, is_hugepages
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.names import ZONE_TYPE_NUMA
@@ -92,8 +92,7 @@ Distances = dict[tuple[int, int], int]
 """Cost of access from the first NUMA node to the second."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadZone:
+class ReadZone(ValueObject):
     """A NUMA node with the costs of access to others by NUMA id. ``zone`` is ``None`` for a zone of another type."""
 
     zone: Zone | None = None
@@ -101,8 +100,7 @@ class ReadZone:
     type: str = ZONE_TYPE_NUMA
 
 
-@dataclass(frozen=True, slots=True)
-class ReadZones:
+class ReadZones(ValueObject):
     """The NUMA nodes of a topology in ascending order, the costs between them, and the types of other zones in order."""
 
     zones: tuple[Zone, ...]
@@ -266,16 +264,15 @@ class CpuManagerPolicy(GoJson):
     reserved_cpus: str = Field("", alias="reservedCPUs")
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(MutableObject):
     """The configuration read so far."""
 
     policy: KubeletPolicy | None = None
     scope: KubeletScope = KubeletScope.CONTAINER
-    topology_options: dict[str, bool] = field(default_factory=dict)
+    topology_options: dict[str, bool] = value_field(default_factory=dict)
     max_numa_nodes: int = DEFAULT_MAX_NUMA_NODES
     cpu_policy: str | None = None
-    cpu_options: dict[str, bool] = field(default_factory=dict)
+    cpu_options: dict[str, bool] = value_field(default_factory=dict)
     memory_policy: str | None = None
     reserved: CpuSet | None = None
 

@@ -35,7 +35,7 @@ def test_the_version_is_the_same_everywhere() -> None:
 
 PLUGIN = ROOT / "deploy" / "tools" / "krew.py"
 
-IN_TEST = ("click", "orjson")
+IN_TEST = ("click", "msgspec", "orjson")
 """Packages of the plugin that are enough for ``version`` and for errors."""
 
 

@@ -1,12 +1,12 @@
 """Automatic rebinds (``rebindPolicy``): when one is created, and everything that keeps one from being created."""
 
 import time
-from dataclasses import replace
 from datetime import time as day
 from pathlib import Path
 
 import pytest
 
+from koord_numa.core.value_objects import replace
 from koord_numa.settings import RebindMode, RebindPolicySettings, Settings
 from koord_numa.wire import names
 from tests.cluster.objects import until

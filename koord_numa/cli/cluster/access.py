@@ -5,7 +5,6 @@ Options and their completion. Imports little, because a completion of the shell 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -15,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from koord_numa.cli.parameters import DurationParameter
 from koord_numa.cluster.credentials import NO_OVERRIDES, NoCredentials, Overrides, contexts_of, load_credentials
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.wire.names import DEFAULT_SCHEDULER, LEASE_NAMESPACE
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ Selects = Callable[[Mapping[str, str]], bool]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(ValueObject):
     """The cluster and the configuration of one command. With ``files`` there is no cluster."""
 
     kubeconfig: Path | None = None

@@ -3,7 +3,6 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +13,7 @@ from koord_numa.cli.cluster.objects import PARSERS, POD_GROUP_KIND, ClusterObjec
 from koord_numa.cluster.resources import PRIORITY_CLASSES
 from koord_numa.core.gangs.model import Dialect, GangKey, GroupClaim
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import MutableObject, replace, value_field
 from koord_numa.wire.errors import WireError, quoted
 from koord_numa.wire.misspelled_keys import unread_workload_keys
 from koord_numa.wire.pods import parse_pod, with_priority
@@ -24,8 +23,7 @@ _MANY: Final = 1000
 """Maximum number of pods of one workload."""
 
 
-@dataclass(slots=True)
-class Manifest:
+class Manifest(MutableObject):
     """
     The objects of a manifest.
 
@@ -33,9 +31,9 @@ class Manifest:
     for each key of a workload that is valid only on its pods.
     """
 
-    makers: list[Document] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)
-    passed: Counter[str] = field(default_factory=Counter)
+    makers: list[Document] = value_field(default_factory=list)
+    unread: list[str] = value_field(default_factory=list)
+    passed: Counter[str] = value_field(default_factory=Counter)
 
 
 CONTROLLERS: Final[Mapping[str, str]] = {

@@ -5,7 +5,6 @@ The kinds are those that the operator watches, and PriorityClasses, which the AP
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +44,7 @@ from koord_numa.core.objects.devices import DeviceInventory
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from koord_numa.core.value_objects import MutableObject, value_field
 from koord_numa.ports import Forbidden
 from koord_numa.wire.devices import parse_devices
 from koord_numa.wire.errors import WireError
@@ -157,28 +157,27 @@ def _too_deep(name: str) -> click.ClickException:
     return click.ClickException(f"{name} is nested more than {DEEPEST} levels deep")
 
 
-@dataclass(slots=True)
-class ClusterObjects:
+class ClusterObjects(MutableObject):
     """Parsed objects by kind. ``unread`` are resources that could not be listed, with the reason."""
 
-    nodes: list[Node] = field(default_factory=list)
-    topologies: list[NodeResourceTopology] = field(default_factory=list)
-    devices: list[DeviceInventory] = field(default_factory=list)
-    pods: list[Pod] = field(default_factory=list)
-    namespaces: list[Namespace] = field(default_factory=list)
-    claims: list[PersistentVolumeClaim] = field(default_factory=list)
-    volumes: list[PersistentVolume] = field(default_factory=list)
-    classes: list[StorageClass] = field(default_factory=list)
-    resource_claims: list[ResourceClaim] = field(default_factory=list)
-    claim_templates: list[ClaimTemplate] = field(default_factory=list)
-    resource_slices: list[ResourceSlice] = field(default_factory=list)
-    device_classes: list[DeviceClass] = field(default_factory=list)
-    taint_rules: list[DeviceTaintRule] = field(default_factory=list)
-    budgets: list[DisruptionBudget] = field(default_factory=list)
-    priority_classes: list[PriorityClassObject] = field(default_factory=list)
-    workloads: list[Workload] = field(default_factory=list)
-    pod_groups: list[PodGroup] = field(default_factory=list)
-    unread: dict[Resource, str] = field(default_factory=dict)
+    nodes: list[Node] = value_field(default_factory=list)
+    topologies: list[NodeResourceTopology] = value_field(default_factory=list)
+    devices: list[DeviceInventory] = value_field(default_factory=list)
+    pods: list[Pod] = value_field(default_factory=list)
+    namespaces: list[Namespace] = value_field(default_factory=list)
+    claims: list[PersistentVolumeClaim] = value_field(default_factory=list)
+    volumes: list[PersistentVolume] = value_field(default_factory=list)
+    classes: list[StorageClass] = value_field(default_factory=list)
+    resource_claims: list[ResourceClaim] = value_field(default_factory=list)
+    claim_templates: list[ClaimTemplate] = value_field(default_factory=list)
+    resource_slices: list[ResourceSlice] = value_field(default_factory=list)
+    device_classes: list[DeviceClass] = value_field(default_factory=list)
+    taint_rules: list[DeviceTaintRule] = value_field(default_factory=list)
+    budgets: list[DisruptionBudget] = value_field(default_factory=list)
+    priority_classes: list[PriorityClassObject] = value_field(default_factory=list)
+    workloads: list[Workload] = value_field(default_factory=list)
+    pod_groups: list[PodGroup] = value_field(default_factory=list)
+    unread: dict[Resource, str] = value_field(default_factory=dict)
 
     def add(self, document: Document) -> bool:
         """

@@ -9,7 +9,6 @@ import gzip
 import http.client
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -20,6 +19,7 @@ from koord_numa.cli.cluster.access import Access
 from koord_numa.cluster.blocking import METADATA, BlockingApi, PodConnection
 from koord_numa.cluster.credentials import NoCredentials
 from koord_numa.cluster.resources import LEASES, PODS, Call
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.ports import ClusterError, Gone
 from koord_numa.wire.names import DEFAULT_PORT
 
@@ -33,8 +33,7 @@ OBJECTS: Final = "none"
 """Value of ``--scheduler`` that disables requests to a scheduler."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(ValueObject):
     """A document of a running scheduler, and the scheduler that answered."""
 
     document: Mapping[str, Any]

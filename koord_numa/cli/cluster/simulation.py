@@ -6,7 +6,6 @@ A placed pod counts for later pods until it leaves. Nothing is created.
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
 from math import inf
@@ -18,6 +17,7 @@ from koord_numa.cli.cluster.snapshot import Snapshot, WouldWait
 from koord_numa.cli.cluster.trace import TracePod
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Alignment, Placement
+from koord_numa.core.value_objects import ValueObject
 
 FEW: Final = 200
 """Number of pods below which no progress bar is shown."""
@@ -31,8 +31,7 @@ class SimulatedOutcome(Enum):
     WAITS = "waits"
 
 
-@dataclass(frozen=True, slots=True)
-class Simulated:
+class Simulated(ValueObject):
     """A pod and the decision of the scheduler."""
 
     pod: Pod
@@ -46,8 +45,7 @@ class Simulated:
         return SimulatedOutcome.WAITS if self.verdict.candidate is None else SimulatedOutcome.AFTER_EVICTIONS
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(ValueObject):
     """
     Sums over all pods.
 

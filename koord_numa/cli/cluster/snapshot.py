@@ -6,7 +6,6 @@ running scheduler is unknown: nodes in back-off, and the node of an active rebin
 """
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 from koord_numa.cli.cluster.objects import ClusterObjects
@@ -26,7 +25,7 @@ from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.state.node_snapshot import NodeSnapshot
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace, value_field
 from koord_numa.engine.claims.pod_claims import claim_work
 from koord_numa.engine.gangs.group_report import GroupReport, dry_run_group
 from koord_numa.engine.object_events import why_everywhere, with_remark
@@ -87,25 +86,23 @@ def _refuse(*what: object) -> NoReturn:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class WouldWait:
+class WouldWait(ValueObject):
     """The reason why a pod would wait, in the words of the scheduler, and the preemption candidate."""
 
     why: str
     candidate: PreemptionCandidate | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(ValueObject):
     """The cluster at one time. ``pods`` are the pods of all schedulers."""
 
     scheduler: Scheduler
     pods: Sequence[Pod]
     topologies: Mapping[str, NodeResourceTopology]
     # Decisions about groups, and their documents with advice, until the snapshot changes.
-    _reports: dict[tuple[GangKey, ...], GroupReport] = field(default_factory=dict)
-    _plans: dict[tuple[GangKey, ...], tuple[str, GroupPlan | None]] = field(default_factory=dict)
-    group_views: dict[tuple[GangKey, ...], Mapping[str, Any]] = field(default_factory=dict)
+    _reports: dict[tuple[GangKey, ...], GroupReport] = value_field(default_factory=dict)
+    _plans: dict[tuple[GangKey, ...], tuple[str, GroupPlan | None]] = value_field(default_factory=dict)
+    group_views: dict[tuple[GangKey, ...], Mapping[str, Any]] = value_field(default_factory=dict)
 
     def find(self, namespace: str, name: str) -> Pod | None:
         """Return a pod by its name, or None."""

@@ -10,7 +10,6 @@ and ignored.
 
 import csv
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ from koord_numa.core.objects.node import Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, NumaPolicy, QosClass
 from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, ResourceList
+from koord_numa.core.value_objects import ValueObject
 
 SUFFIX: Final = ".csv"
 GPU: Final = "nvidia.com/gpu"
@@ -40,8 +40,7 @@ _POD_COLUMNS: Final = frozenset(
 Row = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class TracePod:
+class TracePod(ValueObject):
     """A pod with its arrival and departure in seconds of the simulation. It stays by default."""
 
     pod: Pod

@@ -3,7 +3,6 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -32,6 +31,7 @@ from koord_numa.cli.render.output import (
     with_output,
     with_sorting,
 )
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.view.documents import Document, document
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from koord_numa.core.objects.request import Pod
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(ValueObject):
     """
     The queried pods: one pod or group, or without ``name`` all selected waiting pods of a namespace (None for all namespaces).
     """

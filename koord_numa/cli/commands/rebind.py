@@ -3,7 +3,6 @@
 import io
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +11,7 @@ import click
 from koord_numa.cli.cluster.access import Access, complete_names, with_access
 from koord_numa.cli.parameters import Documented
 from koord_numa.cli.render.output import Output, with_output
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.view.documents import Document, document
 from koord_numa.wire import names
 
@@ -33,8 +33,7 @@ class NotTakenUp(Exception):
     """No scheduler has written a status in time."""
 
 
-@dataclass(frozen=True, slots=True)
-class RebindOrder:
+class RebindOrder(ValueObject):
     """Options of a rebind. ``deadline`` is in seconds, None for the default."""
 
     node: str

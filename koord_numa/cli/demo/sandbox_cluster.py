@@ -7,10 +7,10 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.node.agent import Agent
 from koord_numa.node.api_client import ApiAccess, NodeApi
 from koord_numa.node.publisher import AgentConfig
@@ -21,16 +21,15 @@ from koord_numa.sandbox.devices import SimulatedDevices
 from koord_numa.sandbox.machines import Fleet, NodeDescription, NodeServices, Style
 
 
-@dataclass(slots=True)
-class NodeAgents:
+class NodeAgents(MutableObject):
     """
     The node agents and the services that their nodes provide.
 
     The clock of the agents stands still between rounds, so that the demo makes the same decisions in every run.
     """
 
-    agents: dict[str, Agent] = field(default_factory=dict)
-    services: dict[str, NodeServices] = field(default_factory=dict)
+    agents: dict[str, Agent] = value_field(default_factory=dict)
+    services: dict[str, NodeServices] = value_field(default_factory=dict)
     now: float = 0.0
 
     async def round(self) -> int:
@@ -106,8 +105,7 @@ _PATIENCE: Final = 8.0
 """Seconds that the operator gets to exit."""
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxCluster:
+class SandboxCluster(ValueObject):
     """A cluster that exists only in this process, and the kubeconfig for it."""
 
     server: ApiServer

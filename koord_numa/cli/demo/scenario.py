@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from time import monotonic, time
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MILLI
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.sandbox.devices import cpus_prepared, devices_prepared
 from koord_numa.sandbox.machines import NodeDescription, SimulatedNode, Style
 from koord_numa.view.text import count
@@ -51,8 +51,7 @@ same in every run.
 _POLL_SECONDS: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLoad:
+class NodeLoad(ValueObject):
     """The pods of a node, their CPU requests, and its CPUs, in milli-CPU."""
 
     pods: int
@@ -60,8 +59,7 @@ class NodeLoad:
     cpus: int
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(ValueObject):
     """Progress of the demo."""
 
     submitted: int
@@ -81,8 +79,7 @@ class Progress:
         return self.decided == self.submitted
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(ValueObject):
     """Pace of the submission: ``wave`` pods at once, with ``pause`` seconds between waves."""
 
     wave: int = WAVE

@@ -4,7 +4,6 @@ import asyncio
 import signal
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
@@ -36,6 +35,7 @@ from koord_numa.cli.demo.scenario import (
 )
 from koord_numa.cli.render.placements import machine_picture, placements, waiting
 from koord_numa.cli.render.tables import open_console
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.sandbox.bundled import DEMO_PODS, DEMO_RACK
 from koord_numa.sandbox.machines import load_descriptions
 from koord_numa.view.text import count
@@ -64,8 +64,7 @@ def run_demo(*, keep: bool, seed: int | None, speed: float) -> int:
             return 130
 
 
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
+class DemoOptions(ValueObject):
     """Options of one demo."""
 
     keep: bool

@@ -5,7 +5,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -13,6 +12,7 @@ import click
 import orjson
 from click.shell_completion import CompletionItem
 
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.view.documents import Document
 from koord_numa.view.printable import printable
 from koord_numa.wire.raw_json import find
@@ -42,8 +42,7 @@ def width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_WIDTH
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(ValueObject):
     """
     The values of ``-o``, ``--no-headers``, ``--sort-by`` and ``--show-labels``. ``form`` is empty for the default table.
     """

@@ -1,7 +1,6 @@
 """Results of the demo for users: a table of placements, waiting pods with their reasons, and a map of one machine."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from textwrap import wrap
 
@@ -13,6 +12,7 @@ from koord_numa.cli.render.tables import Columns
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.view.drawing import CpuHolder, Drawing
 from koord_numa.view.text import NONE, asked, count, numa_text, policies
 
@@ -20,8 +20,7 @@ _MANY = 3
 """Number of equivalent pods on shared CPUs from which they are shown as one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodView:
+class PodView(ValueObject):
     """
     A pod as shown by the cluster.
 

@@ -1,20 +1,19 @@
 """Tables and text for terminals, with colors."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
 from koord_numa.cli.render.output import PLAIN_WIDTH
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.view.printable import printable
 
 _GAP = "  "
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(ValueObject):
     """
     A table with ``headings`` and ``rows``. A row with a single text is a separate line, such as the name of a group.
 

@@ -5,7 +5,7 @@ The demand has the amounts, the CPU binding and the NUMA policy, with the config
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, Final
 
@@ -44,7 +44,7 @@ from koord_numa.core.resources import CPU, MILLI, ResourceList
 from koord_numa.core.score.node_scores import Counted, Strategy
 from koord_numa.core.state.inventory import NodeTraits
 from koord_numa.core.state.numa_free import Accounting
-from koord_numa.core.value_objects import ValueObject, replace, value_object
+from koord_numa.core.value_objects import ValueObject, replace, value_field, value_object
 
 
 class WithoutTopology(Enum):
@@ -54,8 +54,7 @@ class WithoutTopology(Enum):
     PERMIT = "permit"
 
 
-@dataclass(frozen=True, slots=True)
-class AllocateOptions:
+class AllocateOptions(ValueObject):
     """
     The configured defaults.
 
@@ -69,7 +68,7 @@ class AllocateOptions:
     numa_policy: NumaPolicy = NumaPolicy.BEST_EFFORT
     exclusive: NumaExclusive = NumaExclusive.REQUIRED
     strategy: NumaAllocateStrategy = NumaAllocateStrategy.LEAST_ALLOCATED
-    scoring: Strategy | None = field(default_factory=Strategy)
+    scoring: Strategy | None = value_field(default_factory=Strategy)
     without_topology: WithoutTopology = WithoutTopology.REFUSE
     accounting: Accounting = Accounting.EVERY_POD
     restricted: RestrictedRule = RestrictedRule.EMPTY_NODE

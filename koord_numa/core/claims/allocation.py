@@ -1,18 +1,16 @@
 """Allocations: the result of a search, and the usage of all allocated devices."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
 from koord_numa.core.claims.claim import DeviceToleration, OpaqueConfig
 from koord_numa.core.claims.inventory import Amounts, DeviceId
 from koord_numa.core.objects.constraints import NodeTerm
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceResult:
+class DeviceResult(ValueObject):
     """
     One device that is allocated for one request.
 
@@ -40,8 +38,7 @@ class ConfigSource(Enum):
     CLAIM = "FromClaim"
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatedConfig:
+class AllocatedConfig(ValueObject):
     """Configuration of the named requests, or of all requests when none is named."""
 
     source: ConfigSource
@@ -49,8 +46,7 @@ class AllocatedConfig:
     opaque: OpaqueConfig | None
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(ValueObject):
     """
     The allocated devices and the configuration of one claim.
 
@@ -69,8 +65,7 @@ class Allocation:
         )
 
 
-@dataclass(slots=True)
-class DeviceUsage:
+class DeviceUsage(MutableObject):
     """
     Devices in use in the whole cluster.
 
@@ -81,9 +76,9 @@ class DeviceUsage:
     twice.
     """
 
-    exclusive: dict[DeviceId, int] = field(default_factory=dict)
-    shares: dict[DeviceId, int] = field(default_factory=dict)
-    consumed: dict[DeviceId, dict[str, int]] = field(default_factory=dict)
+    exclusive: dict[DeviceId, int] = value_field(default_factory=dict)
+    shares: dict[DeviceId, int] = value_field(default_factory=dict)
+    consumed: dict[DeviceId, dict[str, int]] = value_field(default_factory=dict)
 
     def add(self, allocation: Allocation) -> None:
         """Add every device of an allocation."""

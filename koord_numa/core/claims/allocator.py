@@ -1,7 +1,6 @@
 """Allocation of devices of one node to the claims of one pod."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from koord_numa.core.claims.allocation import (
     NEW_SHARE,
@@ -17,6 +16,7 @@ from koord_numa.core.claims.demands import Alternative, Prepared, Setting, prepa
 from koord_numa.core.claims.pools import NodeDevices
 from koord_numa.core.claims.search import MAX_STEPS, Pick, Search
 from koord_numa.core.objects.constraints import NodeTerm, Operator, Requirement
+from koord_numa.core.value_objects import ValueObject
 
 
 def allocation_of(claim: ClaimToAllocate, taken: Sequence[Alternative], picks: Sequence[Pick], node: str) -> Allocation:
@@ -92,8 +92,7 @@ The first scores 8, the last 1.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Allocated:
+class Allocated(ValueObject):
     """
     One allocation per claim, in the order of the claims, and the raw score of the node: 8 - index for each chosen
     alternative.
@@ -104,8 +103,7 @@ class Allocated:
     steps: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NotAllocated:
+class NotAllocated(ValueObject):
     """
     A rejection: the claims cannot be allocated on this node now.
 

@@ -1,17 +1,16 @@
 """Budget of one decision for CEL selectors, and the cached results of selectors."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.cel.frame import LIMITS
 from koord_numa.core.cel.program import CelDevice, Program, compile_selector, is_compiled
 from koord_numa.core.cel.values import CelError, detached
 from koord_numa.core.claims.inventory import Device
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 
 
-@dataclass(frozen=True, slots=True)
-class SelectorLimits:
+class SelectorLimits(ValueObject):
     """Limits of selectors. A unit takes 0.1 to 0.6 microseconds."""
 
     claim: int = LIMITS.cost
@@ -45,8 +44,7 @@ class TurnOverError(Exception):
     """The decision has used its turn. It is retried later and then uses the cached selector results."""
 
 
-@dataclass(slots=True)
-class SelectorBudget:
+class SelectorBudget(MutableObject):
     """The budget of the claims of a pod. ``name`` identifies the claims in messages."""
 
     name: str
@@ -58,8 +56,7 @@ class SelectorBudget:
         return self.left <= 0
 
 
-@dataclass(slots=True)
-class Selectors:
+class Selectors(MutableObject):
     """
     The selectors of one decision. Without a ``budget`` their total cost is not limited.
 
@@ -69,7 +66,7 @@ class Selectors:
     budget: SelectorBudget | None = None
     clock: Callable[[], float] | None = None
     _turn: int | None = None  # units left in this turn, None for no limit
-    _answers: dict[tuple[Device, str], bool | CelError] = field(default_factory=dict)
+    _answers: dict[tuple[Device, str], bool | CelError] = value_field(default_factory=dict)
 
     def begin_turn(self, units: int | None = SELECTOR_LIMITS.turn) -> None:
         """Start a turn. ``TurnOverError`` is raised after the given units, or never for None."""

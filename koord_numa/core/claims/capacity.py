@@ -6,13 +6,13 @@ All amounts are in 10^-9 units.
 """
 
 from collections.abc import Container
-from dataclasses import dataclass
 
 from koord_numa.core.claims.allocation import DeviceUsage
 from koord_numa.core.claims.claim import DeviceRequirements
 from koord_numa.core.claims.inventory import Amounts, Capacity, CapacityPolicy, CapacityRange, Device
 from koord_numa.core.claims.pools import Features
 from koord_numa.core.resources import format_nano
+from koord_numa.core.value_objects import ValueObject
 
 
 def room_for(
@@ -43,8 +43,7 @@ def room_for(
     return consumed
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityShortage:
+class CapacityShortage(ValueObject):
     """
     The first capacity of a device that is too small for a request, in 10^-9 units.
 

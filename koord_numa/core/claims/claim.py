@@ -1,11 +1,11 @@
 """ResourceClaims and DeviceClasses (resource.k8s.io/v1): device requests, constraints and configuration."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from koord_numa.core.claims.inventory import DeviceTaint
+from koord_numa.core.value_objects import ValueObject, value_field
 
 MAX_RESULTS: Final = 32
 """Maximum number of devices of one claim, as resource/v1 AllocationResultsMaxSize."""
@@ -18,8 +18,7 @@ class AllocationMode(StrEnum):
     ALL = "All"
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceToleration:
+class DeviceToleration(ValueObject):
     """A device taint that a request tolerates. An empty key or effect matches all values."""
 
     key: str = ""
@@ -42,8 +41,7 @@ class DeviceToleration:
         return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRequirements:
+class DeviceRequirements(ValueObject):
     """
     The device requirements of one request, or of one alternative of ``firstAvailable``.
 
@@ -74,8 +72,7 @@ class DeviceRequirements:
 _BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRequest:
+class DeviceRequest(ValueObject):
     """A named request. ``alternatives`` holds one demand, or the demands of ``firstAvailable`` in their order."""
 
     name: str
@@ -87,8 +84,7 @@ class DeviceRequest:
         return f"{self.name}/{self.alternatives[index].name}" if self.prioritized else self.name
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceConstraint:
+class DeviceConstraint(ValueObject):
     """Devices of the named requests (or of all) have equal, or pairwise distinct, values of an attribute."""
 
     attribute: str | None  # None for a constraint of an unknown kind
@@ -103,24 +99,21 @@ class DeviceConstraint:
         return not self.requests or request in self.requests or result_name in self.requests
 
 
-@dataclass(frozen=True, slots=True)
-class OpaqueConfig:
+class OpaqueConfig(ValueObject):
     """Configuration for a driver. ``parameters`` is JSON text for the driver."""
 
     driver: str
     parameters: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimConfig:
+class ClaimConfig(ValueObject):
     """Configuration for the named requests, or for all requests. ``opaque`` is None for an unknown type."""
 
     opaque: OpaqueConfig | None
     requests: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceClass:
+class DeviceClass(ValueObject):
     """A device class: selectors and configuration that apply to every request of the class."""
 
     name: str
@@ -131,8 +124,7 @@ class DeviceClass:
     created: float = 0.0  # seconds since the epoch
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimSpec:
+class ClaimSpec(ValueObject):
     """The ``spec.devices`` of a claim."""
 
     requests: tuple[DeviceRequest, ...] = ()
@@ -140,8 +132,7 @@ class ClaimSpec:
     configs: tuple[ClaimConfig, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimToAllocate:
+class ClaimToAllocate(ValueObject):
     """
     A claim without an allocation, as input of the allocator.
 
@@ -150,7 +141,7 @@ class ClaimToAllocate:
 
     namespace: str
     name: str
-    spec: ClaimSpec = field(default_factory=ClaimSpec)
+    spec: ClaimSpec = value_field(default_factory=ClaimSpec)
     titles: tuple[tuple[str, str], ...] = ()
 
     def title(self, request: str) -> str:

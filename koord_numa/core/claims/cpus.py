@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -17,7 +16,7 @@ from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 
 DRIVER: Final = "dra.cpu"
 CAPACITY: Final = "dra.cpu/cpu"
@@ -31,8 +30,7 @@ CONFIG_VERSION: Final = "v1alpha1"
 NANO: Final = 10**9
 
 
-@dataclass(frozen=True, slots=True)
-class CpuSite:
+class CpuSite(ValueObject):
     """
     The CPUs of a node: its topology from a NodeResourceTopology, the CPUs in use by claims and pods, and the NUMA nodes
     to choose from.

@@ -1,7 +1,6 @@
 """Checked claims as input of the search: their classes, the devices of ``All`` requests, and the limits."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from koord_numa.core.claims.allocation import DeviceUsage
 from koord_numa.core.claims.budget import ClaimError
@@ -17,10 +16,10 @@ from koord_numa.core.claims.claim import (
 )
 from koord_numa.core.claims.pools import Candidate, Features, NodeDevices, Pool
 from koord_numa.core.claims.selection import SelectorRows
+from koord_numa.core.value_objects import ValueObject
 
 
-@dataclass(frozen=True, slots=True)
-class Alternative:
+class Alternative(ValueObject):
     """
     One way to satisfy a request.
 
@@ -41,8 +40,7 @@ class Alternative:
         return self.request.result_name(self.index)
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(ValueObject):
     """All claims with the alternatives of their requests."""
 
     claims: tuple[ClaimToAllocate, ...]
@@ -60,8 +58,7 @@ class Prepared:
         return any(concerns(pool, alternative.selectors) for alternative in self.every_alternative())
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(ValueObject):
     """The context of a decision: device classes of the cluster, devices of one node, and device usage."""
 
     classes: Classes

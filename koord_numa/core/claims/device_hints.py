@@ -1,7 +1,6 @@
 """NUMA hint provider for the claims of one pod on one node: devices, and CPUs by claim."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.claims.allocation import Allocation, DeviceUsage
@@ -28,7 +27,7 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.numa.hints import mask_of, numa_ids
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
 
 MOST_STEPS: Final = 3 * MAX_STEPS
 """Maximum steps of all searches for one pod on one node. There is one search for each evaluated set of NUMA nodes."""
@@ -41,8 +40,7 @@ Places = tuple[int, ...]
 """Masks of NUMA nodes. A set of NUMA nodes is near a device when it intersects every mask."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(ValueObject):
     """
     Allocations of all claims, and the raw score of the chosen alternatives.
 
@@ -68,8 +66,7 @@ class Found:
         return common != 0
 
 
-@dataclass(slots=True)
-class ClaimDevices:
+class ClaimDevices(MutableObject):
     """
     Possible allocations for the claims of one pod on one node.
 
@@ -84,9 +81,9 @@ class ClaimDevices:
     cpus: CpuPolicies
     places: int = 0  # the NUMA nodes near devices and CPUs of the node
     fixed: Places = ()  # the places of devices and CPUs that the pod's claims already hold
-    _devices: dict[DeviceId, Device] = field(default_factory=dict)
-    _places: dict[DeviceId, Places] = field(default_factory=dict)
-    _found: dict[tuple[int, bool], Found | str] = field(default_factory=dict)
+    _devices: dict[DeviceId, Device] = value_field(default_factory=dict)
+    _places: dict[DeviceId, Places] = value_field(default_factory=dict)
+    _found: dict[tuple[int, bool], Found | str] = value_field(default_factory=dict)
     _left: int = MOST_STEPS
 
     @property

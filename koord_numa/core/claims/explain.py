@@ -1,7 +1,6 @@
 """Figures for a rejection by claims: matching and free devices, capacities, and attribute values under constraints."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.claims.allocation import DeviceUsage
@@ -11,7 +10,7 @@ from koord_numa.core.claims.claim import AllocationMode, ClaimToAllocate, Classe
 from koord_numa.core.claims.inventory import Device, DeviceTaint, NumaByRoot
 from koord_numa.core.claims.pools import NodeDevices, Pool
 from koord_numa.core.claims.selection import SelectorRows
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace, value_field
 
 SHOWN_VALUES: Final = 4
 """Maximum attribute values that are listed for one request."""
@@ -71,8 +70,7 @@ def _sentences(
             yield from (_constraint(it, findings) for it in claim.spec.constraints if it.attribute)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(ValueObject):
     """The devices that match one request, or one alternative, on a node."""
 
     title: str
@@ -83,7 +81,7 @@ class Finding:
     matching: Sequence[Device] = ()
     free: Sequence[Device] = ()
     notes: Sequence[str] = ()  # reasons why matching devices are not free, and the number of unusable pools
-    numa_by_root: NumaByRoot = field(default_factory=dict)
+    numa_by_root: NumaByRoot = value_field(default_factory=dict)
     error: str = ""
 
     @property

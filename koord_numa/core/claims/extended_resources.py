@@ -1,7 +1,6 @@
 """Extended resources of DeviceClasses (KEP-5004), and the ResourceClaim that the scheduler creates for them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.claims.claim import (
@@ -18,7 +17,7 @@ from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import ResourceList, is_native
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 
 IN_MEMORY: Final = "<extended-resources>"
 """
@@ -33,8 +32,7 @@ Served = tuple[tuple[str, str], ...]
 """Extended resources and the class that serves each resource, sorted by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestMapping:
+class RequestMapping(ValueObject):
     """The request of the claim that holds the devices of a container (core/v1 ContainerExtendedResourceRequest)."""
 
     container: str
@@ -42,8 +40,7 @@ class RequestMapping:
     request: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExtendedClaim:
+class ExtendedClaim(ValueObject):
     """The requests of the claim, sorted by name, and their mapping to containers."""
 
     requests: tuple[DeviceRequest, ...] = ()

@@ -10,7 +10,7 @@ from koord_numa.core.cel.values import CelError
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.objects.constraints import Labels, NodeTerm, matches_term
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 
 
 class PoolId(NamedTuple):
@@ -57,8 +57,7 @@ class Attribute(NamedTuple):
         return frozenset((self.kind, value) for value in self.values)
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityRange:
+class CapacityRange(ValueObject):
     """The permitted range of requests, in 10^-9 units. ``step`` rounds requests up from ``minimum``."""
 
     minimum: int
@@ -66,8 +65,7 @@ class CapacityRange:
     step: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityPolicy:
+class CapacityPolicy(ValueObject):
     """Rounding and bounds for requests of a consumable capacity, in 10^-9 units."""
 
     default: int | None = None
@@ -75,16 +73,14 @@ class CapacityPolicy:
     valid_range: CapacityRange | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(ValueObject):
     """The amount of one capacity of a device, in 10^-9 units."""
 
     value: int
     policy: CapacityPolicy | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAllocatable:
+class NodeAllocatable(ValueObject):
     """
     The amount of one node resource that a device consumes (KEP-5517), in 10^-9 units.
 
@@ -118,8 +114,7 @@ class DeviceTaint:
         return f"{self.key}{value}:{self.effect}{by_rule}"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeChoice:
+class NodeChoice(ValueObject):
     """The nodes that can use a slice or device: one node by name, all nodes, or the nodes that match a selector."""
 
     name: str = ""
@@ -259,8 +254,7 @@ class ResourceSlice:
         return any(device.nodes.includes(node, labels) for device in self.devices)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTaintRule:
+class DeviceTaintRule(ValueObject):
     """
     A taint for the devices that match driver, pool and device name.
 

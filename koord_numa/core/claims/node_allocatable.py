@@ -6,7 +6,6 @@ uses the claim. Both are added to the requests of the pod. Source: dynamicresour
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.claims.allocation import DeviceResult
@@ -15,7 +14,7 @@ from koord_numa.core.claims.inventory import Device, DeviceId
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MILLI, ResourceList
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 
 NANO: Final = 10**9
 
@@ -24,8 +23,7 @@ class AllocatableError(Exception):
     """The amounts that the devices consume cannot be determined. The message states the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overhead:
+class Overhead(ValueObject):
     """
     Overhead of one resource per pod and per container that uses the claim.
 
@@ -37,8 +35,7 @@ class Overhead:
     per_container: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimAmounts:
+class ClaimAmounts(ValueObject):
     """
     The node resources that one claim consumes for a pod (core/v1 ``NodeAllocatableResourceClaimStatus``).
 

@@ -7,10 +7,10 @@ from koord_numa.core.claims.allocation import DeviceUsage
 from koord_numa.core.claims.budget import Selectors
 from koord_numa.core.claims.inventory import Amounts, Device, DeviceId, NumaByRoot, PoolId, ResourceSlice
 from koord_numa.core.objects.constraints import Labels
+from koord_numa.core.value_objects import ValueObject
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(ValueObject):
     """
     Feature gates of Kubernetes 1.36 with their defaults (``featureGates``).
 
@@ -38,8 +38,7 @@ class Features:
 ALL_FEATURES = Features()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
+class Candidate(ValueObject, eq=False):
     """A device of a pool, and the slice that publishes it."""
 
     device: Device
@@ -47,8 +46,7 @@ class Candidate:
     pool: "Pool"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pool:
+class Pool(ValueObject, eq=False):
     """
     A pool from the perspective of one node.
 

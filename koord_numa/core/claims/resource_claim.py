@@ -1,16 +1,14 @@
 """ResourceClaims as cluster objects, and the claims of one pod."""
 
-from dataclasses import dataclass, field
-
 from koord_numa.core.claims.allocation import Allocation, DeviceResult
 from koord_numa.core.claims.claim import ClaimSpec, ClaimToAllocate, DeviceRequest
 from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.constraints import NodeTerm
+from koord_numa.core.value_objects import ValueObject, value_field
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceClaim:
+class ResourceClaim(ValueObject):
     """
     A ResourceClaim.
 
@@ -23,7 +21,7 @@ class ResourceClaim:
     name: str
     uid: str
     version: str = ""
-    spec: ClaimSpec = field(default_factory=ClaimSpec)
+    spec: ClaimSpec = value_field(default_factory=ClaimSpec)
     allocation: Allocation | None = None
     reserved_for: tuple[str, ...] = ()
     other_consumers: int = 0
@@ -56,8 +54,7 @@ class ResourceClaim:
         return ClaimToAllocate(self.namespace, self.name, self.spec)
 
 
-@dataclass(frozen=True, slots=True)
-class PodResourceClaim:
+class PodResourceClaim(ValueObject):
     """
     An entry of ``spec.resourceClaims``.
 
@@ -72,16 +69,14 @@ class PodResourceClaim:
     template: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MadeClaim:
+class MadeClaim(ValueObject):
     """The claim for extended resources from an earlier attempt of the pod: its requests, and whether it has devices."""
 
     requests: tuple[DeviceRequest, ...]
     allocated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PodClaims:
+class PodClaims(ValueObject):
     """
     The claims of a pod as input of node decisions. Equal for pods with equal claims, whatever the names.
 

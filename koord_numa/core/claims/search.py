@@ -2,7 +2,6 @@
 Depth-first search of devices, over claims, requests, alternatives and devices (upstream: allocator_incubating.go).
 """
 
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -14,12 +13,12 @@ from koord_numa.core.claims.claim import MAX_RESULTS, DeviceConstraint
 from koord_numa.core.claims.demands import Alternative, Prepared, concerns, offered
 from koord_numa.core.claims.inventory import Device, DeviceId
 from koord_numa.core.claims.pools import Candidate, CounterAccounts, NodeDevices
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 
 Values = frozenset[tuple[str, int | bool | str]]
 
 
-@dataclass(slots=True)
-class ConstraintState:
+class ConstraintState(MutableObject):
     """
     A constraint and the values of the devices picked so far (KEP-5491; structured/internal/experimental/constraint.go).
 
@@ -29,7 +28,7 @@ class ConstraintState:
     """
 
     constraint: DeviceConstraint
-    values: list[Values] = field(default_factory=list)  # matchAttribute: the intersection after each pick
+    values: list[Values] = value_field(default_factory=list)  # matchAttribute: the intersection after each pick
 
     def add(self, device: Device) -> bool:
         """Add the values of the device. Returns False if the constraint is violated."""
@@ -114,8 +113,7 @@ class _TooManyResultsError(Exception):
     """The picks exceed the device limit of a claim. Alternatives with fewer devices may still succeed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(ValueObject):
     """
     A picked device for a request. ``consumed`` are amounts of a shared device by capacity, None for other devices.
     """

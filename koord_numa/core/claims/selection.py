@@ -1,7 +1,6 @@
 """Evaluation of the CEL selectors of device requests within the budget of one decision."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from koord_numa.core.cel.values import CompileError
 from koord_numa.core.claims.allocation import DeviceUsage
@@ -9,10 +8,10 @@ from koord_numa.core.claims.budget import ClaimError, Selectors
 from koord_numa.core.claims.claim import ClaimToAllocate, DeviceClass, DeviceRequirements
 from koord_numa.core.claims.inventory import Device
 from koord_numa.core.claims.pools import NodeDevices
+from koord_numa.core.value_objects import ValueObject
 
 
-@dataclass(frozen=True, slots=True)
-class SelectorRows:
+class SelectorRows(ValueObject):
     """The selectors of a class and of a request, in evaluation order."""
 
     claim: ClaimToAllocate

@@ -1,7 +1,6 @@
 """A request for CPUs of a node: the CPUs held there already, tables of the machine, and the shapes that bind policies require."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -15,7 +14,7 @@ from koord_numa.core.objects.vocabulary import (
     NumaAllocateStrategy,
 )
 from koord_numa.core.ordering import socket_key
-from koord_numa.core.value_objects import ValueObject
+from koord_numa.core.value_objects import ValueObject, value_field
 
 
 class CpuRequest(ValueObject, gc=False):
@@ -27,8 +26,7 @@ class CpuRequest(ValueObject, gc=False):
     strategy: NumaAllocateStrategy = NumaAllocateStrategy.MOST_ALLOCATED
 
 
-@dataclass(frozen=True, slots=True)
-class CpuOccupancy:
+class CpuOccupancy(ValueObject):
     """
     The held CPUs of a node: those of pods with an exclusive policy, and the number of pods per CPU.
 
@@ -37,7 +35,7 @@ class CpuOccupancy:
 
     pcpu_level: CpuSet = EMPTY
     numa_level: CpuSet = EMPTY
-    references: Mapping[int, int] = field(default_factory=dict)
+    references: Mapping[int, int] = value_field(default_factory=dict)
     limit: int = 1
 
     @classmethod
@@ -60,8 +58,7 @@ class CpuOccupancy:
 UNOCCUPIED: Final = CpuOccupancy()
 
 
-@dataclass(frozen=True, slots=True)
-class NotEnoughCpus:
+class NotEnoughCpus(ValueObject):
     """The result for too few CPUs: ``found`` CPUs of the right shape instead of ``wanted``."""
 
     wanted: int
@@ -76,8 +73,7 @@ _REMEMBERED: Final = 1024
 """Maximum cached machines. A cluster has few distinct machines."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyDomain:
+class TopologyDomain(ValueObject):
     """A NUMA node, a socket or an uncore cache: its CPUs, its cores ascending by id, and its socket."""
 
     id: int
@@ -87,8 +83,7 @@ class TopologyDomain:
     socket_bits: int
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(ValueObject):
     """The positions of cores. ``uniform``: every core has the same number of CPUs."""
 
     numas: tuple[TopologyDomain, ...]  # only those with CPUs, ascending by id

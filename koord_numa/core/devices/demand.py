@@ -7,7 +7,6 @@ are rounded up.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -71,8 +70,7 @@ class TypeDemand(ValueObject, gc=False):
     hint: DeviceHint = NO_HINT
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceDemand:
+class DeviceDemand(ValueObject, eq=False):
     """
     All device requests of a pod. Equal demands are one object, so that results are cached by identity.
 

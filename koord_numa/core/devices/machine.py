@@ -6,7 +6,6 @@ device has nothing free. A device that vanished from the Device object is not al
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
@@ -25,7 +24,7 @@ from koord_numa.core.objects.devices import (
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.ledger import Holding, Ledger
-from koord_numa.core.value_objects import ValueObject
+from koord_numa.core.value_objects import ValueObject, set_worked_out, value_field
 
 _HOPPER: Final = frozenset({"H100", "H800", "H20"})
 """GPU models with a built-in partition table, as in Koordinator's allocator_gpu_helper.go."""
@@ -40,8 +39,7 @@ WORTH: Final = ((8, 10_000), (4, 100), (2, 1))
 """Value of a free partition by its least number of GPUs (`selectPartitionByBinPack`)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceMachine:
+class DeviceMachine(ValueObject, eq=False):
     """
     Devices and partitions of a machine. Equal machines are one object, so that results are cached by identity.
 
@@ -52,15 +50,15 @@ class DeviceMachine:
     devices: tuple[NodeDevice, ...]
     partitions: Partitions | None
     honors_partitions: bool
-    position: Mapping[DeviceKey, int] = field(default_factory=dict)
+    position: Mapping[DeviceKey, int] = value_field(default_factory=dict)
     totals: tuple[ResourceList, ...] = ()
-    by_type: Mapping[str, int] = field(default_factory=dict)
-    by_root: Mapping[tuple[int, str], int] = field(default_factory=dict)
-    by_numa: Mapping[int, int] = field(default_factory=dict)
+    by_type: Mapping[str, int] = value_field(default_factory=dict)
+    by_root: Mapping[tuple[int, str], int] = value_field(default_factory=dict)
+    by_numa: Mapping[int, int] = value_field(default_factory=dict)
     located: int = 0
     anywhere: int = 0
     groups: tuple[tuple[int, int], ...] = ()
-    numa_of_type: Mapping[str, int] = field(default_factory=dict)  # the NUMA nodes of the devices of a type
+    numa_of_type: Mapping[str, int] = value_field(default_factory=dict)  # the NUMA nodes of the devices of a type
 
     def root_of(self, position: int) -> tuple[int, str] | None:
         """Return the PCIe switch of a device, ``None`` if it is not known."""
@@ -135,8 +133,8 @@ def _machine(
         located=located,
         anywhere=anywhere,
     )
-    object.__setattr__(machine, "groups", tuple(_groups(machine)))
-    object.__setattr__(machine, "numa_of_type", {kind: machine.numa_of(bits) for kind, bits in by_type.items()})
+    set_worked_out(machine, "groups", tuple(_groups(machine)))
+    set_worked_out(machine, "numa_of_type", {kind: machine.numa_of(bits) for kind, bits in by_type.items()})
     return machine
 
 
@@ -169,8 +167,7 @@ class DeviceHolding(ValueObject, gc=False):
     exclusive: DeviceExclusive = DeviceExclusive.NONE
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceUse:
+class DeviceUse(ValueObject, eq=False):
     """What pods hold of the devices of a node, ascending by type and minor. Equal uses are one object, as machines."""
 
     usages: tuple[DeviceHolding, ...] = ()

@@ -1,7 +1,6 @@
 """The devices of one node as a hint provider for one pod, and the grants of an allocation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
@@ -96,8 +95,7 @@ def device_offer(
 NO_DEVICES: Final = device_machine(DeviceInventory(""))
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDeviceHints:
+class NodeDeviceHints(ValueObject):
     """
     Possible allocations of the devices of one pod on one node (``DeviceHints``).
 

@@ -7,13 +7,13 @@ Anti-affinity is symmetric: the terms of a placed pod can exclude the pending po
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.objects.constraints import Labels, PodTerm, selects
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
+from koord_numa.core.value_objects import ValueObject, value_field
 
 Domain = tuple[str, str]
 """A topology label and its value: ``("topology.kubernetes.io/zone", "a")``."""
@@ -33,17 +33,16 @@ EXISTING_ANTI_AFFINITY: Final = Rejection(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PodAffinityCounts:
+class PodAffinityCounts(ValueObject):
     """Counts of placed pods that affect one pending pod, per topology domain."""
 
-    affine: Counter[Domain] = field(default_factory=Counter)  # pods that match all of its affinity terms
-    repelled: Counter[tuple[int, Domain]] = field(default_factory=Counter)  # by anti-affinity term
-    forbidden: Counter[Domain] = field(default_factory=Counter)  # by anti-affinity of placed pods
-    pulls: Counter[Domain] = field(default_factory=Counter)  # weights of preferred terms, in both directions
+    affine: Counter[Domain] = value_field(default_factory=Counter)  # pods that match all of its affinity terms
+    repelled: Counter[tuple[int, Domain]] = value_field(default_factory=Counter)  # by anti-affinity term
+    forbidden: Counter[Domain] = value_field(default_factory=Counter)  # by anti-affinity of placed pods
+    pulls: Counter[Domain] = value_field(default_factory=Counter)  # weights of preferred terms, in both directions
     # As in satisfyPodAffinity, ``first`` is used only while ``affine`` is empty.
     first: bool = False  # no placed pod matches its affinity yet, and the pod matches its own affinity
-    namespaces: Namespaces = field(default_factory=dict)
+    namespaces: Namespaces = value_field(default_factory=dict)
 
 
 def pod_affinity_counts(

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from heapq import merge
 from typing import Final
 
@@ -27,7 +26,7 @@ from koord_numa.core.objects.volumes import (
     Storage,
     StorageClass,
 )
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
 
 _Place = tuple[str, str]  # label key and value; the key is empty for a node name
 
@@ -37,13 +36,12 @@ def _order(volume: PersistentVolume) -> tuple[bool, int, str]:
     return (not volume.claim, volume.capacity, volume.name)
 
 
-@dataclass(slots=True)
-class VolumeCandidates:
+class VolumeCandidates(MutableObject):
     """The volumes that match one claim. Lists are in the order of preference."""
 
-    anywhere: list[PersistentVolume] = field(default_factory=list)
-    by_place: dict[_Place, list[PersistentVolume]] = field(default_factory=dict)
-    keys: set[str] = field(default_factory=set)
+    anywhere: list[PersistentVolume] = value_field(default_factory=list)
+    by_place: dict[_Place, list[PersistentVolume]] = value_field(default_factory=dict)
+    keys: set[str] = value_field(default_factory=set)
 
     def add(self, volume: PersistentVolume) -> None:
         """Add a volume. Volumes must be added in the order of preference."""
@@ -128,8 +126,7 @@ WRONG_NODE: Final = "node(s) didn't match PersistentVolume's node affinity"
 NO_SPACE: Final = "node(s) did not have enough free storage"
 
 
-@dataclass(frozen=True, slots=True)
-class VolumePlan:
+class VolumePlan(ValueObject):
     """Writes that precede the binding of the pod: volumes to bind to claims, and claims to provision for the node."""
 
     bindings: tuple[tuple[ClaimKey, str], ...] = ()

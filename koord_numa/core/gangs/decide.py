@@ -8,13 +8,12 @@ restarts with this member first. kube-scheduler tries one order and moves no mem
 
 from collections import Counter
 from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol, TypeVar
 
 from koord_numa.core.gangs.model import GangKey, TopologyLevel
 from koord_numa.core.objects.verdicts import Alignment, Placement
-from koord_numa.core.value_objects import ValueObject, replace
+from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
 
 T = TypeVar("T")
 Moved = Mapping[str, Placement]
@@ -24,8 +23,7 @@ Steps = Generator[None, Moved | None, T]
 """Search that other tasks may interrupt at every ``yield``. The caller sends the members that were placed again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(ValueObject):
     """Bounds of a decision about a group."""
 
     extra_choices: int = 256  # decisions about single members beyond one per member; about 50 ms at 0.2 ms per decision
@@ -140,8 +138,7 @@ class Refused(ValueObject):
     exhausted: bool = False
 
 
-@dataclass(slots=True)
-class _GroupSearch:
+class _GroupSearch(MutableObject):
     """Attempts on a set of nodes. ``done`` has the placements in the order of the decisions. ``spare`` bounds further decisions."""
 
     trial: Trial
@@ -149,8 +146,8 @@ class _GroupSearch:
     nodes: frozenset[str] | None
     spare: int
     limits: Limits
-    done: dict[str, tuple[Member, Placement]] = field(default_factory=dict)
-    failed: dict[Hashable, Member] = field(default_factory=dict)
+    done: dict[str, tuple[Member, Placement]] = value_field(default_factory=dict)
+    failed: dict[Hashable, Member] = value_field(default_factory=dict)
     moved: bool = False
     stuck: bool = False  # a moved member cannot be restored
 

@@ -7,7 +7,6 @@ rejection may be wrong and names the assumption that caused it.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain, product
 from operator import attrgetter, or_
@@ -59,7 +58,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, UnknownKubeletOptions
 from koord_numa.core.resources import CPU, MILLI, total
-from koord_numa.core.value_objects import ValueObject, replace
+from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
 
 
 def lower_places(demand: PodDemand, grant: Grant, state: KubeletState) -> list[int]:
@@ -453,12 +452,11 @@ def _by_bound(request: PodRequest, view: KubeletView, doubts: "_Doubts | None") 
     return _admission(pod_demand(request), verdict, view, _Places(masks, places, state), doubts)
 
 
-@dataclass(slots=True)
-class _Doubts:
+class _Doubts(MutableObject):
     """Kubelet options on which the admission depends (``options``), and the rejections if they are enabled (``refusals``)."""
 
-    options: list[str] = field(default_factory=list)
-    refusals: list[Rejection] = field(default_factory=list)
+    options: list[str] = value_field(default_factory=list)
+    refusals: list[Rejection] = value_field(default_factory=list)
 
     def add(self, options: Sequence[str], refusal: Rejection) -> None:
         """Add a rejection under these options. Without options, nothing is added."""

@@ -6,7 +6,6 @@ last.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -38,14 +37,13 @@ from koord_numa.core.kubelet.topology_manager import InitLeftovers, align_unit
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.value_objects import ValueObject
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 
 ANYWHERE: Final = ContainerAffinity(mask=None, preferred=False)
 """The affinity that the managers read if no hint is stored, as under policy none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(ValueObject):
     """An admitted pod: its allocation, and the state after its containers have started."""
 
     grant: Grant
@@ -59,8 +57,7 @@ class DryRunAdmitted(ValueObject):
     managers: ManagerState
 
 
-@dataclass(frozen=True, slots=True)
-class NotAdmitted:
+class NotAdmitted(ValueObject):
     """
     A rejected pod. ``state`` is the state after the kubelet has cleaned up.
 
@@ -131,8 +128,7 @@ def foreseen(state: KubeletState, demand: PodDemand, trust: Trust, reuse: CpuReu
     return attempt.grants if attempt.run(demand) is None else None
 
 
-@dataclass(slots=True)
-class _Attempt:
+class _Attempt(MutableObject):
     """One admission in progress: a copy of the managers, the allocations so far, and what init containers have left."""
 
     node: KubeletNode
@@ -140,10 +136,10 @@ class _Attempt:
     trust: Trust
     reuse: CpuReuse
     choose_cpus: ChooseCpus | None = None
-    left: InitLeftovers = field(default_factory=InitLeftovers)
+    left: InitLeftovers = value_field(default_factory=InitLeftovers)
     earlier: Earlier | None = None
     same_pool: tuple[InitTake, ...] = ()
-    grants: list[ContainerGrant] = field(default_factory=list)
+    grants: list[ContainerGrant] = value_field(default_factory=list)
     pod_cpus: CpuSet = EMPTY
     pod_memory: tuple[MemoryBlock, ...] = ()
     failed: ContainerDemand | None = None

@@ -28,7 +28,7 @@ from koord_numa.core.kubelet.replay import Outcome, arrive
 from koord_numa.core.kubelet.variants import distinct, one_of_each_kind
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import INIT
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 
 LAG: Final = 30.0
 """Maximum delay, in seconds, of events about the end of a pod or the verdict on a pod."""
@@ -234,8 +234,7 @@ def _decision(after: Hypothesis, uid: str) -> Signature:
     return signature(pod.grant, node), cpus_by_numa(held, node), shares
 
 
-@dataclass(frozen=True, slots=True)
-class HeldByInit:
+class HeldByInit(ValueObject):
     """
     CPU counts of init containers that outcomes do not distinguish.
 

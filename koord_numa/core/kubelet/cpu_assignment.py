@@ -7,7 +7,6 @@ CPUs. The distributed one takes an even share from as few NUMA nodes as possible
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice
 from math import floor, inf, sqrt
@@ -18,6 +17,7 @@ from koord_numa.core.cpus.cpu_request import NotEnoughCpus, TopologyDomain, layo
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.options import StaticOptions
 from koord_numa.core.ordering import emptiest_first, fullest_first
+from koord_numa.core.value_objects import ValueObject
 
 _MAX_COMBINATIONS: Final = 20_000
 """Combinations of NUMA nodes per size that are judged: all combinations of up to 16 NUMA nodes. A kubelet with more would not finish."""
@@ -217,8 +217,7 @@ def take_distributed(
     return take_packed(machine, available, count, packing)
 
 
-@dataclass(frozen=True, slots=True)
-class _EvenShare:
+class _EvenShare(ValueObject):
     """The CPUs that every NUMA node gives: the even share of the members, then one group from each entry of ``remainder``."""
 
     share: int

@@ -6,7 +6,7 @@ scheduler sums.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.objects.request import Container, PodRequest, once_per_request
@@ -23,6 +23,7 @@ from koord_numa.core.resources import (
     is_hugepages,
     total,
 )
+from koord_numa.core.value_objects import ValueObject, replace
 
 TOPOLOGY_AFFINITY: Final = "TopologyAffinityError"
 SMT_ALIGNMENT: Final = "SMTAlignmentError"
@@ -38,16 +39,14 @@ _NOT_DEVICES: Final = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
 _NAMED_FIRST: Final = (PODS, CPU, MEMORY, EPHEMERAL_STORAGE)
 
 
-@dataclass(frozen=True, slots=True)
-class AdmitRejection:
+class AdmitRejection(ValueObject):
     """A rejection by the kubelet: ``reason`` is the pod's ``status.reason``, ``detail`` names the missing amounts."""
 
     reason: str
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerDemand:
+class ContainerDemand(ValueObject):
     """
     Request of one alignment unit: exclusive CPUs, bytes per memory type, devices per resource.
 

@@ -5,7 +5,6 @@ Every placement that is consistent with the sums of the unlocated pods gives one
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.cpuset import CpuSet, from_each, lowest, members
@@ -26,7 +25,7 @@ from koord_numa.core.kubelet.variants import distinct, one_of_each_kind
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import without_zeros
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 
 MOST_WAYS: Final = 64
 """Maximum number of states that one hypothesis may lead to after a departure."""
@@ -35,8 +34,7 @@ Unit = Sequence[tuple[Container, ContainerDemand]]
 """Containers that are aligned together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
+class Rest(ValueObject):
     """The sum of what unlocated pods hold: CPU bits, bytes by memory group and type, and device bits by resource."""
 
     cpus: int

@@ -4,17 +4,15 @@ The kubelet's device manager: topology hints (``devicemanager/topology_hints.go`
 Sets of devices are bits that the caller keeps.
 """
 
-from dataclasses import dataclass
-
 from koord_numa.core.cpuset import lowest
 from koord_numa.core.kubelet.demand import UNEXPECTED_ADMISSION, AdmitRejection
 from koord_numa.core.kubelet.state import DevicePool
 from koord_numa.core.numa.hint_providers import IMPOSSIBLE, HintRule, fewest_that_reach
 from koord_numa.core.numa.hints import masks_of_size
+from koord_numa.core.value_objects import ValueObject
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceStock:
+class DeviceStock(ValueObject):
     """
     The devices of one resource at one moment of an admission, as bits: ``taken`` devices belong to pods. Of these, ``reusable`` devices
     were left by init containers of the pod that is being admitted.

@@ -199,8 +199,7 @@ UNCLEAR: Final = 0
 """Mask of a NUMA node that is in one of several possible groups."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(ValueObject):
     """The memory of one container or pod, bytes by type, and whether it may or must span NUMA nodes."""
 
     amounts: ResourceList
@@ -276,8 +275,7 @@ def explain_use(used: Mapping[int, ResourceList], blocks: Sequence[Block]) -> Ma
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Grouping:
+class Grouping(ValueObject):
     """One possible binding of memory: the mask of every NUMA node's group, and the bytes by type that blocks on every mask hold."""
 
     groups: Mapping[int, int]

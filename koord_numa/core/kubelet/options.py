@@ -7,7 +7,6 @@ Names are those of ``cpuManagerPolicyOptions`` (cpumanager/policy_options.go) an
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from math import gcd
 from re import search
@@ -17,7 +16,7 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.resources import CPU, MILLI
-from koord_numa.core.value_objects import ValueObject, replace
+from koord_numa.core.value_objects import ValueObject, replace, value_field
 
 STATIC_CPUS: Final = "static"
 STATIC_MEMORY: Final = "Static"
@@ -73,8 +72,7 @@ def unknown_options(published: Mapping[str, bool], known: Iterable[str]) -> tupl
     return tuple(sorted(name for name, is_on in published.items() if is_on and name not in known))
 
 
-@dataclass(frozen=True, slots=True)
-class StaticOptions:
+class StaticOptions(ValueObject):
     """The options of the static CPU manager policy (``cpuManagerPolicyOptions``). All are off by default."""
 
     full_pcpus_only: bool = False
@@ -102,8 +100,7 @@ class StaticOptions:
         return max(1, machine.threads_per_core) if self.full_pcpus_only else 1
 
 
-@dataclass(frozen=True, slots=True)
-class StatedOptions:
+class StatedOptions(ValueObject):
     """
     Kubelet options that an operator states for the nodes with all of ``labels``; empty ``labels`` select every node.
 
@@ -111,9 +108,9 @@ class StatedOptions:
     that are not named are off.
     """
 
-    labels: Mapping[str, str] = field(default_factory=dict)
-    cpu_options: Mapping[str, bool] = field(default_factory=dict)
-    topology_options: Mapping[str, bool] = field(default_factory=dict)
+    labels: Mapping[str, str] = value_field(default_factory=dict)
+    cpu_options: Mapping[str, bool] = value_field(default_factory=dict)
+    topology_options: Mapping[str, bool] = value_field(default_factory=dict)
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Return whether a node with these labels is selected."""

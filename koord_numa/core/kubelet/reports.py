@@ -28,18 +28,17 @@ from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MILLI, ResourceList, total
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
 
 
-@dataclass(slots=True)
-class Use:
+class Use(MutableObject):
     """The amounts that shown pods use in a candidate state, per NUMA node. Only the sum of ``spread`` CPUs and of wider blocks is known."""
 
     cpus: dict[int, int]
     spread: int = 0
-    memory: dict[tuple[int, str], int] = field(default_factory=dict)  # bytes of blocks on one NUMA node
-    blocks: list[tuple[str, int, int]] = field(default_factory=list)  # (type, mask, bytes) of wider blocks
-    devices: dict[tuple[int, str], int] = field(default_factory=dict)
+    memory: dict[tuple[int, str], int] = value_field(default_factory=dict)  # bytes of blocks on one NUMA node
+    blocks: list[tuple[str, int, int]] = value_field(default_factory=list)  # (type, mask, bytes) of wider blocks
+    devices: dict[tuple[int, str], int] = value_field(default_factory=dict)
     partly: bool = False  # whether the place of a shown pod is unknown
 
 
@@ -653,8 +652,7 @@ MOST_EFFORT: Final = 2 * EVENT
 """Steps of a replay after a topology has contradicted all remaining states."""
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(ValueObject):
     """The limits of a replay: at most ``effort`` steps, and no states that fail ``leads_on``, a test against facts of a later moment."""
 
     effort: int = EVENT

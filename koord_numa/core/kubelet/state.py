@@ -28,11 +28,10 @@ from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import INIT, ContainerKind, KubeletPolicy, KubeQos
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MILLI, NOTHING, PODS, ResourceList, add, subtract, without_zeros
-from koord_numa.core.value_objects import ValueObject, replace, value_field, value_object
+from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field, value_object
 
 
-@dataclass(frozen=True, slots=True)
-class PluginDevice:
+class PluginDevice(ValueObject):
     """One device of a device plugin. ``near`` is the mask of its NUMA nodes, 0 if the plugin reports none."""
 
     id: str
@@ -83,8 +82,7 @@ class DevicePool:
         return tuple(self.devices[index].id for index in members(bits))
 
 
-@dataclass(frozen=True, slots=True)
-class WholeCoreRule:
+class WholeCoreRule(ValueObject):
     """
     The effect of full-pcpus-only: exclusive CPUs come in multiples of ``threads``, and CPUs on a core with a reserved CPU do not count.
 
@@ -236,8 +234,7 @@ class KubeletAdmission(ValueObject, gc=False):
     lacks: Rejection | None = None
 
 
-@dataclass(slots=True)
-class MemoryTable:
+class MemoryTable(MutableObject):
     """
     The memory manager's machine state (state.go in the kubelet's memorymanager): free and held bytes, and groups of NUMA nodes.
 

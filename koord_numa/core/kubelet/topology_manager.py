@@ -6,7 +6,6 @@ A unit is a container, or a whole pod with scope ``pod``. Policies are the rows 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from koord_numa.core.explain import needs_text
 from koord_numa.core.kubelet.cpu_manager import CpuStock
@@ -18,15 +17,15 @@ from koord_numa.core.numa.hint_providers import Answer
 from koord_numa.core.numa.policies import admitted_affinity
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.resources import CPU
+from koord_numa.core.value_objects import MutableObject, value_field
 
 
-@dataclass(slots=True)
-class InitLeftovers:
+class InitLeftovers(MutableObject):
     """Resources that init containers of the pod that is being admitted left: bits of CPUs and devices, and bytes."""
 
     cpus: int = 0
-    devices: dict[str, int] = field(default_factory=dict)
-    memory: ReusableMemory = field(default_factory=dict)
+    devices: dict[str, int] = value_field(default_factory=dict)
+    memory: ReusableMemory = value_field(default_factory=dict)
 
 
 def align_unit(

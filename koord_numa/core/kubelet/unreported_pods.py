@@ -7,7 +7,6 @@ Overlooked use of running pods is charged to every NUMA node where whole contain
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
@@ -21,21 +20,21 @@ from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.vocabulary import INIT, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MILLI, NOTHING, ResourceList, add, total
 from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 
 DEMANDS: Final = "demands"
 """Key of ``KnownDemands`` in the sums of a ledger."""
 
 
-@dataclass(slots=True, eq=False)
-class KnownDemands:
+class KnownDemands(MutableObject, eq=False):
     """
     The requests of the pods of one node. ``pods`` are the pods with a known request, by uid, in the order of their arrival.
 
     ``left`` are the pods of these with leftovers, or with init containers that may leave CPUs.
     """
 
-    pods: dict[str, PodDemand] = field(default_factory=dict)
-    left: dict[str, PodDemand] = field(default_factory=dict)
+    pods: dict[str, PodDemand] = value_field(default_factory=dict)
+    left: dict[str, PodDemand] = value_field(default_factory=dict)
 
     def count(self, holding: Holding, sign: int) -> None:
         """Add (1) or remove (-1) a pod."""
@@ -187,19 +186,18 @@ def shown_where_foreseen(zones: Sequence[Zone], hidden: Sequence[Holding]) -> tu
     return _without(zones, missing)
 
 
-@dataclass(frozen=True, slots=True)
-class Overlooked:
+class Overlooked(ValueObject):
     """
     Use that an exporter does not publish although running pods have it: ``amounts`` by resource, and the ``pods`` that it may belong to.
 
     Running pods are a lower bound of use. For example, NFD leaves out Guaranteed pods with a fractional container.
     """
 
-    amounts: ResourceList = field(default_factory=dict)
+    amounts: ResourceList = value_field(default_factory=dict)
     pods: tuple[PodKey, ...] = ()
     # By resource: for every set of pods whose use sums to the amount, the amounts of their containers. Empty where not
     # known.
-    sets: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
+    sets: Mapping[str, Sequence[Sequence[int]]] = value_field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.amounts)

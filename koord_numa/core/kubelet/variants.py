@@ -9,7 +9,6 @@ hypothesis.
 """
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -35,7 +34,7 @@ from koord_numa.core.kubelet.options import OVER_NUMA
 from koord_numa.core.kubelet.state import ContainerGrant, DevicePool, KubeletNode, KubeletState, ManagerState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 
 Owners = frozenset[str]
 """The possible owners of one loose CPU, by uid."""
@@ -112,8 +111,7 @@ Counts = tuple[int, ...]
 """CPUs per NUMA node, in the order of the machine's NUMA nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(ValueObject):
     """
     CPUs of one pod, as bits, that may be on any of the same NUMA nodes. ``reach`` are the indexes of these NUMA
     nodes in the machine's order.

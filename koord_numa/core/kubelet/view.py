@@ -7,7 +7,7 @@ node, and ``admission.py`` decides on them. Unpublished facts are assumed conser
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Protocol
 
 from koord_numa.core.explain import amounts_text
@@ -49,7 +49,7 @@ from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeQos
 from koord_numa.core.pod_resources import has_pod_level, kube_qos
 from koord_numa.core.resources import NOTHING, PODS, ResourceList, total
 from koord_numa.core.state.ledger import Holding, Ledger
-from koord_numa.core.value_objects import ValueObject, replace, value_object
+from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field, value_object
 
 PROBLEM, CORES = "problem", "cores"
 """Keys of the values that are cached with a frame."""
@@ -67,8 +67,7 @@ class Unfinished(Protocol):
         """Continue for about this number of steps."""
 
 
-@dataclass(slots=True)
-class Explorations:
+class Explorations(MutableObject):
     """
     The evaluations of one view that need more than one slice of steps, so that no decision blocks the scheduler.
 
@@ -80,7 +79,7 @@ class Explorations:
     hypotheses: Sequence[Hypothesis] | None = None
     began: Callable[[], None] | None = None
     steps: int = SLICE
-    of: dict[Hashable, Unfinished] = field(default_factory=dict)
+    of: dict[Hashable, Unfinished] = value_field(default_factory=dict)
 
     def add(self, request: PodRequest, evaluation: Unfinished) -> None:
         """Keep an evaluation."""
@@ -365,8 +364,7 @@ def unknown_words(config: KubeletConfig) -> str:
     return f"what the kubelet option {', '.join(found)} does is not known" if found else ""
 
 
-@dataclass(frozen=True, slots=True)
-class FreeRange:
+class FreeRange(ValueObject):
     """The minimum and maximum free amounts of one NUMA node over all possible states, in this project's units."""
 
     numa: int
@@ -379,8 +377,7 @@ class FreeRange:
         return f"NUMA {self.numa}: {low or 'nothing'}" + ("" if low == high else f" .. {high}")
 
 
-@dataclass(frozen=True, slots=True)
-class KubeletKnowledge:
+class KubeletKnowledge(ValueObject):
     """The number of possible states, sentences about the source of the knowledge, and the free amounts per NUMA node."""
 
     states: int

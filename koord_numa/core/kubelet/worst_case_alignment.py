@@ -6,7 +6,6 @@ admits it for every distribution of all held amounts over NUMA nodes.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.explain import amounts_text
@@ -17,6 +16,7 @@ from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList, is_batch, total
 from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.value_objects import ValueObject
 
 NOT_SURELY_ALIGNED: Final = "node(s) whose kubelet might not align the pod to NUMA nodes"
 
@@ -26,8 +26,7 @@ TAKEN: Final = "taken by containers"
 _STRICT: Final = frozenset({KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE})
 
 
-@dataclass(frozen=True, slots=True)
-class Aligner:
+class Aligner(ValueObject):
     """
     A kubelet that may reject pods by its own state.
 

@@ -14,12 +14,12 @@ has a larger mask but a higher score, so NUMA node 1 wins. With a score of 25, {
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from koord_numa.core.numa.hint_providers import Takes, hints_of
 from koord_numa.core.numa.hints import ANYWHERE, Hint
 from koord_numa.core.numa.kubelet_merge import narrowest, nothing_denied, preferred_masks, reachable_masks
+from koord_numa.core.value_objects import ValueObject
 
 Place = tuple[int, ...]
 """A combination: the position of the hint taken from each list. Later combinations compare greater."""
@@ -93,8 +93,7 @@ def _last_standing(lists: Sequence[Sequence[Hint]], nodes: int, level: Sequence[
     raise AssertionError("the last of all combinations is beaten by none")
 
 
-@dataclass(frozen=True, slots=True)
-class Occurrences:
+class Occurrences(ValueObject):
     """Positions of the sets of a list: sets of the merged size by mask and score, and the others from the end."""
 
     equal: Mapping[int, Mapping[int, int]]  # mask -> score -> last place

@@ -5,7 +5,6 @@ Topology policies as rows of a table, the texts of their rejections, and exclusi
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Final
@@ -23,8 +22,7 @@ from koord_numa.core.value_objects import ValueObject
 # Explains hints. Numbers of free and needed amounts are explained elsewhere.
 
 
-@dataclass(frozen=True, slots=True)
-class NumaRejection:
+class NumaRejection(ValueObject):
     """The reason of a rejection: the ``impossible`` resources, or all ``wishes`` that could not be merged."""
 
     impossible: tuple[str, ...] = ()
@@ -157,8 +155,7 @@ class NumaExclusivity(ValueObject, gc=False):
 UNCONSTRAINED = NumaExclusivity()
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyRule:
+class PolicyRule(ValueObject):
     """A policy. ``considers`` filters the hints, ``settles`` changes the merged one (given all NUMA nodes), ``admits`` decides."""
 
     # Rows instead of classes: the three policies differ only in these values.

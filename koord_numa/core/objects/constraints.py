@@ -5,9 +5,10 @@ The objects are Services, controllers, PodDisruptionBudgets and namespaces.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+from koord_numa.core.value_objects import ValueObject, value_field
 
 
 class Operator(StrEnum):
@@ -29,8 +30,7 @@ class TaintEffect(StrEnum):
     NO_EXECUTE = "NoExecute"
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(ValueObject):
     """Condition on a label (or on a field such as ``metadata.name``)."""
 
     key: str
@@ -38,24 +38,21 @@ class Requirement:
     values: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeTerm:
+class NodeTerm(ValueObject):
     """Node selector term. All its conditions must hold; an empty term matches nothing."""
 
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PreferredNodeTerm:
+class PreferredNodeTerm(ValueObject):
     """Node selector term with a ``weight`` of 1 to 100 points."""
 
     weight: int
     term: NodeTerm
 
 
-@dataclass(frozen=True, slots=True)
-class Toleration:
+class Toleration(ValueObject):
     """Toleration of a taint. An empty ``key`` with ``exists`` tolerates every key, an empty ``effect`` every effect."""
 
     key: str = ""
@@ -65,8 +62,7 @@ class Toleration:
     compares: Operator | None = None  # GT or LT: the taint's value is compared with ``value``, both integers
 
 
-@dataclass(frozen=True, slots=True)
-class LabelSelector:
+class LabelSelector(ValueObject):
     """
     Label selector. All requirements must hold; without requirements it matches every object. ``None`` instead of a selector matches none.
     """
@@ -74,8 +70,7 @@ class LabelSelector:
     requirements: tuple[Requirement, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PodTerm:
+class PodTerm(ValueObject):
     """Affinity term: pods by label and namespace, counted per value of ``topology_key``."""
 
     topology_key: str
@@ -84,16 +79,14 @@ class PodTerm:
     namespace_selector: LabelSelector | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PreferredPodTerm:
+class PreferredPodTerm(ValueObject):
     """Affinity term with a ``weight`` of 1 to 100 points."""
 
     weight: int
     term: PodTerm
 
 
-@dataclass(frozen=True, slots=True)
-class SpreadConstraint:
+class SpreadConstraint(ValueObject):
     """Topology spread constraint: distribute matching pods evenly over the values of ``topology_key``."""
 
     topology_key: str
@@ -107,8 +100,7 @@ class SpreadConstraint:
     needs_label: bool = True  # a node without the label does not fit; else only the other constraints compare it
 
 
-@dataclass(frozen=True, slots=True)
-class HostPort:
+class HostPort(ValueObject):
     """Port that the pod occupies on the node."""
 
     port: int
@@ -125,8 +117,7 @@ class DiskKind(StrEnum):
     RBD = "rbd"
 
 
-@dataclass(frozen=True, slots=True)
-class InlineDisk:
+class InlineDisk(ValueObject):
     """Disk in a pod's spec. ``monitors`` are those of a Ceph cluster, empty for every other kind."""
 
     kind: DiskKind
@@ -135,8 +126,7 @@ class InlineDisk:
     monitors: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Constraints:
+class Constraints(ValueObject):
     """Constraints of a pod. ``unsupported`` lists the requirements that are not supported: such a pod is rejected."""
 
     node_name: str = ""
@@ -222,8 +212,7 @@ class WorkloadKind(StrEnum):
     STATEFUL_SET = "StatefulSet"
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadKey:
+class WorkloadKey(ValueObject):
     """Identity of a workload."""
 
     kind: WorkloadKind
@@ -231,16 +220,14 @@ class WorkloadKey:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(ValueObject):
     """Workload and the selector of its pods; without a selector it selects none."""
 
     key: WorkloadKey
     selector: LabelSelector | None
 
 
-@dataclass(frozen=True, slots=True)
-class DisruptionBudget:
+class DisruptionBudget(ValueObject):
     """
     PodDisruptionBudget: the number of pods matching ``selector`` in ``namespace`` that may be evicted now.
 
@@ -258,10 +245,9 @@ class DisruptionBudget:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Namespace:
+class Namespace(ValueObject):
     """Namespace with the labels that ``namespaceSelector`` of an affinity term matches."""
 
     name: str
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = value_field(default_factory=dict)
     problem: str = ""

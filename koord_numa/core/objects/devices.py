@@ -1,7 +1,6 @@
 """Devices of a node as its Device object lists them, what a pod demands of them, and what a pod holds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -123,8 +122,7 @@ class DeviceInventory(ValueObject, gc=False):
     resource_version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceHint:
+class DeviceHint(ValueObject):
     """Conditions on the devices of one type, from ``device-allocate-hint``. A selector of ``None`` matches every device."""
 
     selector: LabelSelector | None = None
@@ -134,16 +132,14 @@ class DeviceHint:
     exclusive: DeviceExclusive = DeviceExclusive.NONE
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionSpec:
+class PartitionSpec(ValueObject):
     """Partitions that a pod accepts, from ``gpu-partition-spec``. ``bandwidth`` is the least of the ring bus, in bytes per second."""
 
     policy: PartitionPolicy = PartitionPolicy.BEST_EFFORT
     bandwidth: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSpec:
+class DeviceSpec(ValueObject):
     """
     Demands of a pod on its devices, from annotations.
 

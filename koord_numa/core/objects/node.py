@@ -1,7 +1,7 @@
 """State of a node for decisions: the Node object, its NodeResourceTopology (NRT), its images, and the exact state of its kubelet."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
@@ -19,16 +19,14 @@ from koord_numa.core.resources import ResourceList
 from koord_numa.core.value_objects import ValueObject, value_field, value_object
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(ValueObject):
     """Image on a node: all its names (tags and digests), and its size in bytes."""
 
     names: tuple[str, ...]
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class PodImages:
+class PodImages(ValueObject):
     """
     Images of a waiting pod.
 
@@ -38,7 +36,7 @@ class PodImages:
 
     names: tuple[str, ...]
     total: int
-    nodes: Mapping[str, int] = field(default_factory=dict)
+    nodes: Mapping[str, int] = value_field(default_factory=dict)
 
 
 # Exact state of a kubelet's resource managers, which the node agent reads from the kubelet's checkpoint files and podresources.
@@ -132,8 +130,7 @@ DEFAULT_MAX_NUMA_NODES: Final = 8
 """Default of the kubelet for ``max-allowable-numa-nodes``, and divisor of LeastNUMANodes if none is published."""
 
 
-@dataclass(frozen=True, slots=True)
-class Taint:
+class Taint(ValueObject):
     """Taint that keeps away pods which do not tolerate it."""
 
     key: str
@@ -141,12 +138,11 @@ class Taint:
     value: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReservation:
+class NodeReservation(ValueObject):
     """CPUs and amounts reserved by the node (``node.koordinator.sh/reservation``)."""
 
     cpus: CpuSet = EMPTY
-    amounts: ResourceList = field(default_factory=dict)
+    amounts: ResourceList = value_field(default_factory=dict)
     reserved_cpus_only: bool = False  # applyPolicy ReservedCPUsOnly: allocatable is not lowered
 
 
@@ -212,8 +208,7 @@ class KubeletConfig(ValueObject, gc=False):
     reserved_cpus: CpuSet | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KubeletAllocation:
+class KubeletAllocation(ValueObject):
     """CPUs that a static kubelet allocated to a pod (``node.koordinator.sh/pod-cpu-allocs``)."""
 
     namespace: str
@@ -223,8 +218,7 @@ class KubeletAllocation:
     managed_by_kubelet: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CpusetDifference:
+class CpusetDifference(ValueObject):
     """Pod that runs on other CPUs than decided, as observed by the node agent; ``why`` is the agent's explanation."""
 
     decided: CpuSet
@@ -238,8 +232,7 @@ class CpusetDifference:
         return f"decided {self.decided}, runs on {self.observed}{': ' if self.why else ''}{self.why}"
 
 
-@dataclass(frozen=True, slots=True)
-class Pinning:
+class Pinning(ValueObject):
     """
     Report of the node agent on how it pins containers (``NRI``, ``CRI``, ``cgroups``).
 

@@ -23,7 +23,7 @@ from koord_numa.core.objects.vocabulary import (
     QosClass,
 )
 from koord_numa.core.resources import NOTHING, ResourceList
-from koord_numa.core.value_objects import ValueObject, replace
+from koord_numa.core.value_objects import ValueObject, replace, value_field
 
 
 class PodKey(ValueObject, gc=False):
@@ -37,8 +37,7 @@ class PodKey(ValueObject, gc=False):
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(ValueObject):
     """
     Requests and limits of a container (requests are defaulted from limits, as by the API server).
 
@@ -47,8 +46,8 @@ class Container:
 
     name: str
     kind: ContainerKind
-    requests: ResourceList = field(default_factory=dict)
-    limits: ResourceList = field(default_factory=dict)
+    requests: ResourceList = value_field(default_factory=dict)
+    limits: ResourceList = value_field(default_factory=dict)
     claims: tuple[tuple[str, str], ...] = ()
 
 
@@ -61,8 +60,7 @@ class CpuBind(ValueObject, gc=False):
     isolated: bool = False  # prefers CPUs that the kernel isolates (annotation cpu-isolation)
 
 
-@dataclass(frozen=True, slots=True)
-class NumaSpec:
+class NumaSpec(ValueObject):
     """NUMA policy of the pod, from ``scheduling.koordinator.sh/numa-topology-spec``."""
 
     policy: NumaPolicy = NumaPolicy.NONE
@@ -70,8 +68,7 @@ class NumaSpec:
     strategy: NumaAllocateStrategy | None = None  # applies to nodes that set none
 
 
-@dataclass(frozen=True, slots=True)
-class NumaSpread:
+class NumaSpread(ValueObject):
     """Distribution of the pods of one workload inside a node, from ``scheduling.koord-numa.io/numa-spread``."""
 
     selector: LabelSelector
@@ -189,8 +186,7 @@ def _labels_that_matter(request: PodRequest) -> tuple[tuple[str, str], ...]:
     return tuple(pair for pair in request.labels if pair[0] in keys)
 
 
-@dataclass(frozen=True, slots=True)
-class SharedPool:
+class SharedPool(ValueObject):
     """CPUs of a NUMA node that pods without exclusive CPUs share."""
 
     socket: int

@@ -1,7 +1,6 @@
 """Results of decisions. A rejection is a value with numbers; only failures raise exceptions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from koord_numa.core.claims.allocation import Allocation
@@ -69,8 +68,7 @@ class Reason(Enum):
     BIND_QUEUE = "bind-queue"  # many binds to the node are queued; ends within milliseconds
 
 
-@dataclass(frozen=True, slots=True)
-class NumaNumbers:
+class NumaNumbers(ValueObject):
     """
     Total, free and needed amount of a resource on a NUMA node, in units of the core.
 
@@ -151,8 +149,7 @@ class Placement(ValueObject, gc=False):
         return Assignment(cpus=self.cpus, numa=self.numa, shared_pools=self.shared_pools)
 
 
-@dataclass(frozen=True, slots=True)
-class Unschedulable:
+class Unschedulable(ValueObject):
     """Result if no node fits: the rejection of every node, by node name."""
 
     rejections: Mapping[str, Rejection]

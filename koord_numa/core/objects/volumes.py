@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from koord_numa.core.objects.constraints import InlineDisk, LabelSelector, NodeTerm
+from koord_numa.core.value_objects import ValueObject, value_field
 
 ClaimKey = tuple[str, str]
 """Namespace and name of a PersistentVolumeClaim."""
 
 
-@dataclass(frozen=True, slots=True)
-class PersistentVolume:
+class PersistentVolume(ValueObject):
     """
     Volume and the nodes that can access it.
 
@@ -44,8 +44,7 @@ class PersistentVolume:
         return self.claim == f"{claim.namespace}/{claim.name}" and self.claim_uid in ("", claim.uid)
 
 
-@dataclass(frozen=True, slots=True)
-class PersistentVolumeClaim:
+class PersistentVolumeClaim(ValueObject):
     """
     Claim, bound to ``volume`` or waiting. ``selected_node`` is the node for which a provisioner creates the volume.
 
@@ -81,8 +80,7 @@ class PersistentVolumeClaim:
         return "ReadWriteOncePod" in self.access_modes
 
 
-@dataclass(frozen=True, slots=True)
-class StorageClass:
+class StorageClass(ValueObject):
     """Storage class. With ``waits`` (WaitForFirstConsumer) volumes are created after a node was chosen, within ``topologies``."""
 
     name: str
@@ -92,8 +90,7 @@ class StorageClass:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CsiNode:
+class CsiNode(ValueObject):
     """Attach limits of a node by CSI driver (CSINode ``allocatable.count``); drivers without a limit are absent."""
 
     name: str
@@ -101,16 +98,14 @@ class CsiNode:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CsiDriver:
+class CsiDriver(ValueObject):
     """CSI driver. With ``publishes_capacity`` it publishes free capacity, and a claim requires enough (``storageCapacity``)."""
 
     name: str
     publishes_capacity: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StorageCapacity:
+class StorageCapacity(ValueObject):
     """Capacity of a storage class on the nodes that ``topology`` selects; ``largest`` is the maximum volume size in bytes."""
 
     name: str
@@ -120,8 +115,7 @@ class StorageCapacity:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeAttachment:
+class VolumeAttachment(ValueObject):
     """Volume that is or will be attached to a node, whether a pod uses it or not."""
 
     name: str
@@ -129,12 +123,11 @@ class VolumeAttachment:
     volume: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeVolumes:
+class NodeVolumes(ValueObject):
     """Volumes of placed pods on a node: claims with the number of users, and inline disks."""
 
-    claims: Counter[ClaimKey] = field(default_factory=Counter)
-    disks: Counter[InlineDisk] = field(default_factory=Counter)
+    claims: Counter[ClaimKey] = value_field(default_factory=Counter)
+    disks: Counter[InlineDisk] = value_field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from koord_numa.core.claims.allocation import Allocation
@@ -26,7 +25,7 @@ from koord_numa.core.scheduling.filters import ScoredPlacement, evaluate, refuse
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, amounts_of_node, on_node
 from koord_numa.core.state.ledger import Holding, Ledger, holding_of
 from koord_numa.core.state.node_snapshot import NodeSnapshot
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace, value_field
 
 ClaimId = tuple[str, str, str]
 """Namespace, name and UID of a ResourceClaim."""
@@ -36,8 +35,7 @@ Unit = tuple[Pod, ...]
 """Pods that are disrupted together: one pod, or the bound members of a gang with ``disruptionMode: all``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nominee:
+class Nominee(ValueObject):
     """
     Pod for which a node is being freed, with its holding there.
 
@@ -49,8 +47,7 @@ class Nominee:
     counted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptionNode:
+class PreemptionNode(ValueObject):
     """
     Node with all its pods. ``seen`` counts the pods there and the ``nominees``.
 
@@ -62,10 +59,10 @@ class PreemptionNode:
     seen: NodeSnapshot
     pods: Mapping[str, Pod]
     topology: NodeResourceTopology | None = None
-    nominees: Mapping[str, Nominee] = field(default_factory=dict)
+    nominees: Mapping[str, Nominee] = value_field(default_factory=dict)
     unpublished: frozenset[str] = frozenset()
     assumed: frozenset[str] = frozenset()
-    units: Mapping[str, Unit] = field(default_factory=dict)
+    units: Mapping[str, Unit] = value_field(default_factory=dict)
 
     @property
     def trusted(self) -> bool:
@@ -292,8 +289,7 @@ class FreedDevices(Protocol):
         """Return the claims that lose their devices when these pods have left."""
 
 
-@dataclass(frozen=True, slots=True)
-class EvictionTerms:
+class EvictionTerms(ValueObject):
     """
     Rules for an eviction: the profile of the pod, the budgets, and the labels of all namespaces.
 
@@ -302,7 +298,7 @@ class EvictionTerms:
 
     rules: Profile
     budgets: Sequence[DisruptionBudget] = ()
-    namespaces: Namespaces = field(default_factory=dict)
+    namespaces: Namespaces = value_field(default_factory=dict)
     devices: FreedDevices | None = None
 
 
@@ -311,8 +307,7 @@ def answer_of(ask: SchedulingRequest, candidate: NodeSnapshot, rules: Profile) -
     return refuse_everywhere(ask) or evaluate(ask, candidate, rules)
 
 
-@dataclass(frozen=True, slots=True)
-class AssumedThere:
+class AssumedThere(ValueObject):
     """Pod that takes the place of removed pods."""
 
     pod: Pod

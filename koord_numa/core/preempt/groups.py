@@ -8,7 +8,6 @@ minimized, then every pod is restored with which the members still fit. Gangs th
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.claims.allocation import Allocation
@@ -32,8 +31,7 @@ from koord_numa.core.scheduling.request import SchedulingRequest, on_node
 from koord_numa.core.value_objects import ValueObject, replace, value_field
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(ValueObject):
     """Bounds of one plan for a group."""
 
     dry_runs: int = 4_000  # evaluations of a member on a node, about 2 ms each
@@ -44,8 +42,7 @@ class Limits:
 LIMITS: Final = Limits()
 
 
-@dataclass(frozen=True, slots=True)
-class Preemptor:
+class Preemptor(ValueObject):
     """Member of the group with its request in the current state. ``may_use`` returns whether the member may go to a node."""
 
     pod: Pod

@@ -1,7 +1,6 @@
 """Selection of the pods to evict on a node, and of the node, with respect to PodDisruptionBudgets."""
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.fit.volumes import refuse_claims, storage_without
@@ -21,6 +20,7 @@ from koord_numa.core.preempt.dry_run import (
 from koord_numa.core.resources import ResourceList, subtract
 from koord_numa.core.scheduling.filters import ScoredPlacement
 from koord_numa.core.scheduling.request import SchedulingRequest, amounts_of_node, on_node
+from koord_numa.core.value_objects import ValueObject
 
 LIFT: Final = 1 << 31
 """Added to priorities before summing, so that negative priorities do not make many victims cheap (as kube-scheduler)."""
@@ -89,8 +89,7 @@ def lets_go(budget: DisruptionBudget, pod: Pod) -> bool:
 Suits = Callable[[Placement], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptionCandidate:
+class PreemptionCandidate(ValueObject):
     """
     Node with the pods to evict.
 

@@ -5,7 +5,6 @@ Only CPUs that the scheduler assigned can move, and only pods whose annotation p
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
@@ -27,7 +26,7 @@ from koord_numa.core.resources import CPU, MEMORY, MILLI, is_hugepages, is_nativ
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.state.numa_free import accounts
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 
 _IMPOSED: Final = {
     NodeBindPolicy.FULL_PCPUS_ONLY: CpuBindPolicy.FULL_PCPUS,
@@ -38,8 +37,7 @@ _SHAPES: Final = (CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS)
 _NO_REQUEST: Final = PodRequest()
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
+class Defaults(ValueObject):
     """Defaults for pods without own values: the bind policy, and the exclusivity of pods that name a NUMA policy."""
 
     bind: CpuBindPolicy = CpuBindPolicy.FULL_PCPUS
@@ -222,8 +220,7 @@ def _union(parts: Iterator[int]) -> int:
     return bits
 
 
-@dataclass(frozen=True, slots=True)
-class DoubleHold:
+class DoubleHold(ValueObject):
     """A conflict: both pods have ``cpus`` in their resource-status. ``younger`` was created later than ``older``."""
 
     cpus: CpuSet

@@ -11,10 +11,10 @@ from koord_numa.core.cpuset import CpuSet, lowest
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaExclusive
 from koord_numa.core.resources import CPU, MILLI, ResourceList, total
+from koord_numa.core.value_objects import ValueObject
 
 
-@dataclass(frozen=True, slots=True)
-class Cores:
+class Cores(ValueObject):
     """
     The cores of a machine, grouped by shape: bits of the first CPUs of the cores, and offsets of the CPUs of a core.
     """
@@ -170,8 +170,7 @@ class Quality(NamedTuple):
 _LEVELS: Final = (CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LEVEL)
 
 
-@dataclass(frozen=True, slots=True)
-class FixedPods:
+class FixedPods(ValueObject):
     """
     NUMA masks of fixed pods with exclusive CPUs: pods on a single NUMA node, and pods that span several.
 

@@ -6,7 +6,6 @@ before younger. A plan without improvement is empty. A plan never makes a pod wo
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -17,7 +16,7 @@ from koord_numa.core.rebind.layout import Arrangement, Figures, NodeLayout
 from koord_numa.core.rebind.pinned_pods import PinnedPod, amounts_after
 from koord_numa.core.rebind.search import SearchBudget, better_arrangements, improvements, other_arrangements, ranked
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 
 # The order of the steps of a rebind: no CPU is assigned to two pods at the same time, and no pod is worse off in between.
 #
@@ -27,8 +26,7 @@ from koord_numa.core.value_objects import replace
 # in the way, so the sequence terminates. A pod without a tolerable step is dropped and reported.
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(ValueObject):
     """One step of a pod, given by its index in the layout, with its CPU bits before and after."""
 
     pinned: int
@@ -36,8 +34,7 @@ class Step:
     after: int
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(ValueObject):
     """Steps in order, the dropped pods, and the final arrangement."""
 
     steps: tuple[Step, ...]
@@ -214,8 +211,7 @@ _STAGES: Final = 8
 """Maximum number of consecutive routes in a plan."""
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(ValueObject):
     """
     One step: the CPUs of a pod before and after.
 
@@ -228,8 +224,7 @@ class Move:
     intermediate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFigures:
+class NodeFigures(ValueObject):
     """Figures of a node for users."""
 
     crossing_pods: int  # pods on more than one NUMA node
@@ -239,8 +234,7 @@ class NodeFigures:
     largest_block: Mapping[int, int]  # CPUs of whole free cores, by NUMA node
 
 
-@dataclass(frozen=True, slots=True)
-class RebindPlan:
+class RebindPlan(ValueObject):
     """
     Steps in order, and the figures of the node before and after.
 
@@ -378,8 +372,7 @@ def _moves(layout: NodeLayout, steps: Sequence[Step]) -> tuple[Move, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Threshold:
+class Threshold(ValueObject):
     """The required improvement in NUMA crossings, or in CPUs of the largest free block."""
 
     crossings: int = 1
@@ -429,8 +422,7 @@ class RebindPhase(StrEnum):
     UNKNOWN = "Unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class RebindRequest:
+class RebindRequest(ValueObject):
     """
     RebindResource. Times are seconds since the epoch; ``deadline`` counts from ``started``, which is 0 before the start.
 
@@ -468,8 +460,7 @@ class RebindRequest:
         return self.settled and self.observed_generation >= self.generation
 
 
-@dataclass(frozen=True, slots=True)
-class RebindMove:
+class RebindMove(ValueObject):
     """Change of a pod's CPUs: CPU lists before and after."""
 
     namespace: str
@@ -478,8 +469,7 @@ class RebindMove:
     after: str
 
 
-@dataclass(frozen=True, slots=True)
-class RebindAnswer:
+class RebindAnswer(ValueObject):
     """
     Status of a rebind. ``time`` and ``started`` are RFC 3339; ``started`` is empty while the rebind waits for its turn.
 
@@ -500,8 +490,7 @@ class RebindAnswer:
     started: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PodRevision:
+class PodRevision(ValueObject):
     """Pod as it was just read, with the text of its resource-status, which is the condition for changing its CPUs."""
 
     pod: Pod

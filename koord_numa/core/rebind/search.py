@@ -9,7 +9,6 @@ evaluations, not a time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 from typing import Final
@@ -21,6 +20,7 @@ from koord_numa.core.objects.vocabulary import NumaAllocateStrategy
 from koord_numa.core.ordering import emptiest_first, repacking_order
 from koord_numa.core.rebind.layout import Arrangement, ConflictCount, Figures, NodeLayout
 from koord_numa.core.rebind.place_pod import Counts, best_single, choose_cpus, exclusive_neighbours, over, place, useful
+from koord_numa.core.value_objects import MutableObject, ValueObject
 
 # Small changes of an arrangement, from the cheapest to the widest.
 #
@@ -31,8 +31,7 @@ from koord_numa.core.rebind.place_pod import Counts, best_single, choose_cpus, e
 Changes = Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluatedLayout:
+class EvaluatedLayout(ValueObject):
     """
     One CPU set per pod of a layout, the free CPUs, and their evaluation.
 
@@ -198,8 +197,7 @@ _SETS: Final = 6
 """Maximum number of NUMA sets per size for a pod that no single NUMA node can hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalMove:
+class LocalMove(ValueObject):
     """One kind of change: its subjects (pod indices or NUMA ids), and the candidate changes for one subject."""
 
     subjects: Callable[[EvaluatedLayout], list[int]]
@@ -481,8 +479,7 @@ _EXHAUSTIVE: Final = 50_000
 """Maximum number of arrangements for an exhaustive search: every node with eight CPUs, and simple larger nodes."""
 
 
-@dataclass(slots=True)
-class SearchBudget:
+class SearchBudget(MutableObject):
     """A budget of evaluations."""
 
     left: int

@@ -8,7 +8,6 @@ order, the cheapest first; the first rejection of a node is its result.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -82,8 +81,7 @@ class Scope(Enum):
     CLUSTER = "pods on other nodes, or volumes"
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(ValueObject):
     """
     Filter rule. ``plugin`` is its name in metrics, as in kube-scheduler or Koordinator if they have the rule.
 
@@ -98,8 +96,7 @@ class Filter:
     concerns: Callable[[PodRequest], bool] = lambda _: True
 
 
-@dataclass(frozen=True, slots=True)
-class PreFilter:
+class PreFilter(ValueObject):
     """Rule about the pod only, evaluated once for all nodes."""
 
     plugin: str
@@ -107,8 +104,7 @@ class PreFilter:
     check: Callable[[SchedulingRequest], Rejection | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Reserve:
+class Reserve(ValueObject):
     """Last rule: the placement on the node, or the rejection."""
 
     plugin: str

@@ -1,7 +1,6 @@
 """Placement of a pod on a node: CPUs, NUMA nodes and devices of claims, or the predicted admission by a kubelet."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import comb
 from typing import Final
 
@@ -37,7 +36,7 @@ from koord_numa.core.score.node_scores import MAX_SCORE
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 
 _NOT_BY_KUBELETS: Final = "its kubelet chooses the CPUs: no exclusive policy is honored"
 
@@ -91,8 +90,7 @@ def _place(ask: SchedulingRequest, seen: NodeSnapshot, devices: DeviceHints | No
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Together:
+class _Together(ValueObject):
     """
     Hint provider for devices by id, together with those of the pod's claims.
 

@@ -9,7 +9,6 @@ A new scorer is a file in ``core/score`` or ``core/fit`` and a row here, and for
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -57,6 +56,7 @@ from koord_numa.core.score.node_scores import (
 )
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.value_objects import ValueObject
 
 Ints = NDArray[np.int64]
 
@@ -66,8 +66,7 @@ Score = Callable[[SchedulingRequest, NodeSnapshot, Placement, Profile], int]
 _EXCLUSIVITY_POINTS: Final = {Exclusivity.HONOURED: 100, Exclusivity.DOWNGRADED: 50, Exclusivity.BROKEN: 0}
 
 
-@dataclass(frozen=True, slots=True)
-class Scorer:
+class Scorer(ValueObject):
     """
     Part of the score that depends on one node only: 0 to 100 points.
 
@@ -82,8 +81,7 @@ class Scorer:
     concerns: Callable[[SchedulingRequest], bool] = lambda _: True
 
 
-@dataclass(frozen=True, slots=True)
-class Preference:
+class Preference(ValueObject):
     """Part of the score that compares nodes: ``raw`` is a node's value, ``normalize`` compares the values of all nodes that fit."""
 
     name: str

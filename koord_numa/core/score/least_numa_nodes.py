@@ -6,7 +6,6 @@ smallest average distance is chosen. It earns a bonus of half a step if no set o
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -21,10 +20,10 @@ from koord_numa.core.resources import CPU, MILLI, ResourceList, total
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.numa_free import NumaAccounting, NumaFree, accounts
+from koord_numa.core.value_objects import ValueObject
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(ValueObject):
     """One NUMA node that takes ``share`` of the pod, with its total amounts and the amounts already taken."""
 
     share: ResourceList
@@ -32,8 +31,7 @@ class Part:
     taken: ResourceList
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedPod:
+class PlacedPod(ValueObject):
     """The placement of one pod on one node, before it is assumed. ``amounts`` is the effective request of the pod."""
 
     placement: Placement
@@ -117,8 +115,7 @@ PREFER_CLOSEST: Final = "prefer-closest-numa-nodes"
 Matrix = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
+class _Choice(ValueObject):
     """Indices of the chosen zones, and whether no set of that size is closer."""
 
     zones: tuple[int, ...]

@@ -1,7 +1,6 @@
 """Scores of nodes: allocation strategies for whole nodes and for NUMA zones, image locality, room beside devices, and normalization."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from math import sqrt
 from typing import Final
@@ -17,6 +16,7 @@ from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope, Kube
 from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList, is_native
 from koord_numa.core.score.least_numa_nodes import PlacedPod, score_least_numa_nodes, score_placed_by_numa_nodes
+from koord_numa.core.value_objects import ValueObject, value_field
 
 Ints = NDArray[np.int64]
 
@@ -229,12 +229,11 @@ Counted = tuple[tuple[str, int, int], ...]
 """Resources with their weight and requested amount."""
 
 
-@dataclass(frozen=True, slots=True)
-class Strategy:
+class Strategy(ValueObject):
     """A scoring type and a weight per resource."""
 
     type: ScoringType = ScoringType.LEAST_ALLOCATED
-    weights: Mapping[str, int] = field(default_factory=lambda: {CPU: 1, MEMORY: 1})
+    weights: Mapping[str, int] = value_field(default_factory=lambda: {CPU: 1, MEMORY: 1})
 
     def score(self, capacity: ResourceList, used: ResourceList, wanted: ResourceList) -> int:
         """Return the score of ``wanted`` in a partly used capacity, 0 to 100."""

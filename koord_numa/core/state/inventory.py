@@ -17,7 +17,7 @@ from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import CpuOwner, NodeBindPolicy, NumaAllocateStrategy, NumaPolicy
 from koord_numa.core.pod_resources import amplify_all
 from koord_numa.core.resources import CPU, MILLI, ResourceList, is_batch, subtract_to_zero
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 
 FULL_PCPUS_ONLY: Final = "full-pcpus-only"
 DISTRIBUTE_ACROSS_NUMA: Final = "distribute-cpus-across-numa"
@@ -27,8 +27,7 @@ PerNuma = tuple[int, ...]
 """One number per NUMA node of the inventory, in the order of ``numa_ids``."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NodeTraits:
+class NodeTraits(ValueObject, eq=False):
     """
     The inputs of allocation rules from a node, except amounts. Nodes with equal machine and configuration share an object.
 

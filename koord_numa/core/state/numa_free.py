@@ -21,7 +21,7 @@ from koord_numa.core.resources import CPU, MEMORY, MILLI, NOTHING, ResourceList,
 from koord_numa.core.state.inventory import Inventory, PerNuma
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot
-from koord_numa.core.value_objects import value_object
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field, value_object
 
 LEFT: Final = "left"
 USERS: Final = "users"
@@ -58,8 +58,7 @@ class NumaLeft:
                 left[name][place] -= sign * amount
 
 
-@dataclass(slots=True, eq=False)
-class NumaUsers:
+class NumaUsers(MutableObject, eq=False):
     """
     Number of pods by set of NUMA nodes (a mask): ``several`` for pods on several NUMA nodes, ``single`` for pods on one.
 
@@ -69,8 +68,8 @@ class NumaUsers:
     """
 
     machine: CpuTopology | None
-    single: dict[int, int] = field(default_factory=dict)
-    several: dict[int, int] = field(default_factory=dict)
+    single: dict[int, int] = value_field(default_factory=dict)
+    several: dict[int, int] = value_field(default_factory=dict)
 
     def count(self, holding: Holding, sign: int) -> None:
         """Add (1) or remove (-1) a pod."""
@@ -132,8 +131,7 @@ class Accounting(Enum):
     RECORDED_AMOUNTS = "recorded amounts"
 
 
-@dataclass(frozen=True, slots=True)
-class NumaAccounting:
+class NumaAccounting(ValueObject):
     """The rules of accounting: the pods that count, and the maximum pods per CPU (above 1 only for embedding code)."""
 
     accounting: Accounting = Accounting.EVERY_POD

@@ -14,7 +14,6 @@ from asyncio import CancelledError, Future, Semaphore, get_running_loop, sleep
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
 from itertools import count
 from typing import Final
 from weakref import WeakValueDictionary
@@ -23,6 +22,7 @@ from koord_numa.core.fit.node_filters import fits_unschedulable
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import CpuOwner
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.binding.pre_bind import PreBindFailed, PreBindStep, pre_bound, reserved, volume_binding
 from koord_numa.engine.cache.cache import AssumedPod, Cache
 from koord_numa.engine.claims.pre_bind import dynamic_resources
@@ -74,8 +74,7 @@ OnTrouble = Callable[[ClusterError], None]
 """Called for every request of a bind with an unknown outcome, while it is being settled."""
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(ValueObject):
     """Bind requests, and settling of unknown outcomes."""
 
     dependencies: Dependencies

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from enum import Enum
 from logging import getLogger
 from typing import Final, Protocol
@@ -14,6 +13,7 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.volumes import ClaimKey, PersistentVolumeClaim
+from koord_numa.core.value_objects import MutableObject, value_field
 from koord_numa.engine.cache.listers import VolumeLister
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.ports import ClusterError, Conflict, Gone, NotLeader, UnknownOutcome, VolumeWriter
@@ -198,8 +198,7 @@ def volume_binding(handle: Handle) -> "VolumeBinding | None":
     return None if writer is None else VolumeBinding(handle, writer, handle.settings.volume_bind_timeout_seconds)
 
 
-@dataclass(slots=True)
-class VolumeBinding:
+class VolumeBinding(MutableObject):
     """``PreBindStep`` of volumes. ``timeout`` is the maximum time for binding a claim, in seconds."""
 
     handle: Handle
@@ -207,8 +206,8 @@ class VolumeBinding:
     timeout: float
     name: str = "VolumeBinding"
     on_conflict: OnConflict = OnConflict.DECIDE_AGAIN
-    _plans: dict[str, VolumePlan] = field(default_factory=dict)  # by pod UID, for cycles in progress
-    _first_seen: dict[ClaimKey, tuple[str, float]] = field(
+    _plans: dict[str, VolumePlan] = value_field(default_factory=dict)  # by pod UID, for cycles in progress
+    _first_seen: dict[ClaimKey, tuple[str, float]] = value_field(
         default_factory=dict
     )  # selected node, and since when it is known
 

@@ -33,7 +33,7 @@ from koord_numa.core.kubelet.view import problem_of
 from koord_numa.core.objects.node import KubeletCheckpoint, Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.state.ledger import Holding, Ledger
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.cache.shown_pods import (
     KnownPod,
     LastReading,
@@ -54,8 +54,7 @@ from koord_numa.engine.cache.shown_pods import (
 # (``in_flight.not_counted``).
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
+class _Told(ValueObject):
     """Cached result of ``not_counted`` for these states, ledger revision and excluded pods. ``less`` has resource names by UID."""
 
     states: Sequence[Hypothesis]

@@ -30,12 +30,12 @@ from koord_numa.core.objects.volumes import (
     StorageClass,
     VolumeAttachment,
 )
+from koord_numa.core.value_objects import MutableObject
 from koord_numa.engine.cache.pod_index import AnchorIndex, PodIndex, anchors_of_pod, anchors_of_term
 from koord_numa.ports import DELETED
 
 
-@dataclass(slots=True)
-class NamespaceLister:
+class NamespaceLister(MutableObject):
     """Level-based event handler of namespaces. ``on_change`` is called for actual changes only."""
 
     placed: PodIndex

@@ -39,7 +39,7 @@ from koord_numa.core.resources import PODS, ResourceList
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.state.node_snapshot import NodeSnapshot, Offer, allocatable_of, inventory_of
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.cache.kubelet_history import KubeletHistory
 from koord_numa.engine.cache.topology_lag import UnreportedPods
 from koord_numa.wire.names import DEDICATED, GPU_MODEL, GPU_PARTITION_POLICY, HONOR
@@ -72,8 +72,7 @@ UNLIMITED: Final = 1 << 40
 """Pod limit of a node that publishes none, and amount of a resource that the Node does not limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Expected:
+class _Expected(ValueObject):
     """Hypotheses about a kubelet without the expected pods (``base``) and with them, and the verdicts known then (``fates``)."""
 
     base: list[Hypothesis]

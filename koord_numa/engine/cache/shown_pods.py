@@ -13,11 +13,11 @@ from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.vocabulary import INIT
 from koord_numa.core.resources import CPU, MILLI
+from koord_numa.core.value_objects import MutableObject, ValueObject
 from koord_numa.wire.kubelet_state import comparable, fingerprint_of, pod_hash
 
 
-@dataclass(slots=True)
-class KnownPod:
+class KnownPod(MutableObject):
     """
     A pod of this node. Times are seconds of the cache's clock, except ``began`` and ``created``: seconds since the epoch, 0 if unknown.
 
@@ -138,8 +138,7 @@ MOST_SETS: Final = 3_000
 """Maximum sets of pods that are compared with a fingerprint."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(ValueObject):
     """
     Pods that a topology shows, as UIDs.
 
@@ -185,8 +184,7 @@ def read(
     return Reading(counted, None, tells=True)
 
 
-@dataclass(slots=True)
-class LastReading:
+class LastReading(MutableObject):
     """
     Cached reading of the last topology.
 

@@ -9,7 +9,6 @@ changes. ``core.scheduling.placement`` decides which NUMA nodes are tried.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from logging import getLogger
 from time import thread_time
@@ -40,7 +39,7 @@ from koord_numa.core.scheduling.placement import HARD, NOT_TOGETHER, place_devic
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, on_node
 from koord_numa.core.scheduling.scorers import scored_by_claim
 from koord_numa.core.state.node_snapshot import NodeSnapshot
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
 from koord_numa.engine.claims.lister import ClaimLister, Revision
 from koord_numa.engine.claims.pod_claims import PodClaimResolver, is_nowhere, still_waits
 from koord_numa.ports import ClaimWriter, Clock, ClusterError, Dependencies, Lease
@@ -52,8 +51,7 @@ REMEMBERED: Final = 10_000
 """Maximum number of budgets. An evicted budget starts again."""
 
 
-@dataclass(slots=True)
-class ClaimBudget:
+class ClaimBudget(MutableObject):
     """Selector budget of pods with equal claims. ``until`` is the end of its pause, 0 without a pause."""
 
     budget: SelectorBudget
@@ -61,14 +59,13 @@ class ClaimBudget:
     until: float = 0.0
 
 
-@dataclass(slots=True)
-class ClaimBudgets:
+class ClaimBudgets(MutableObject):
     """All selector budgets. ``used`` counts how often a budget was exhausted."""
 
     clock: Clock
     used: int = 0
     # By hash: the claims may contain megabytes of text.
-    _budgets: LRUCache[int, ClaimBudget] = field(default_factory=lambda: LRUCache(maxsize=REMEMBERED))
+    _budgets: LRUCache[int, ClaimBudget] = value_field(default_factory=lambda: LRUCache(maxsize=REMEMBERED))
 
     def __len__(self) -> int:
         return len(self._budgets)
@@ -106,8 +103,7 @@ Topologies = Callable[[str], NodeResourceTopology | None]
 """Returns the readable NodeResourceTopology of a node, if there is one."""
 
 
-@dataclass(frozen=True, slots=True)
-class CachedRefusal:
+class CachedRefusal(ValueObject):
     """Cached rejection and the state it depends on. ``seen`` is ``None`` if it does not depend on CPUs and memory of the node."""
 
     rejection: Rejection
@@ -122,8 +118,7 @@ class CachedRefusal:
         return same and (self.seen is None or self.seen is seen)
 
 
-@dataclass(frozen=True, slots=True)
-class ExtendedAsk:
+class ExtendedAsk(ValueObject):
     """Containers of a class, and the extended resources that count in the score of a node."""
 
     namespace: str = ""
@@ -369,8 +364,7 @@ PlacedPods = Callable[[], Iterable[Pod]]
 """All pods that have a node or are assumed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
+class Outside(ValueObject):
     """Claim writer, lease, and checks that a pod has no node: for pods that may be gone, and for pods that must exist."""
 
     writer: ClaimWriter

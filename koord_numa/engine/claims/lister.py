@@ -9,7 +9,6 @@ order of events.
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from koord_numa.core.claims.allocation import Allocation, DeviceUsage
@@ -22,6 +21,7 @@ from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.cpuset import MAX_CPU, CpuSet
 from koord_numa.core.gangs.model import GangKey
 from koord_numa.core.objects.node import Node
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.ports import DELETED, Conflict
 
 Revision = tuple[int, int]
@@ -301,8 +301,7 @@ class NextChange:
                 waiter.set_result(None)
 
 
-@dataclass(frozen=True, slots=True)
-class AssumedClaim:
+class AssumedClaim(ValueObject):
     """Allocation that was decided for a pod and is not written yet. Pods of the same group, if the pod has a gang, share it."""
 
     allocation: Allocation

@@ -1,7 +1,6 @@
 """Claims of pods in decisions: resolution, the allocation of each claim, and the claim for extended resources."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from koord_numa.core.claims.allocation import Allocation, DeviceResult
 from koord_numa.core.claims.claim import ClaimSpec, ClaimToAllocate
@@ -19,7 +18,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.gangs.model import GroupClaim, PodGroup
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import MutableObject, replace
 from koord_numa.engine.claims.lister import AssumedClaim, ClaimKey, ClaimLister
 from koord_numa.engine.gangs.pod_groups import PodGroups
 from koord_numa.ports import Conflict, Dependencies, Gone
@@ -247,8 +246,7 @@ def _devices(allocation: Allocation) -> Iterator[DeviceId]:
     return (result.device for result in allocation.results)
 
 
-@dataclass(slots=True)
-class ClaimWork:
+class ClaimWork(MutableObject):
     """
     Claim of the pod with its new allocation, if it has none yet. ``extended`` is set for the claim for extended resources.
 

@@ -9,7 +9,6 @@ PreBind step of claims (Reserve, PreBind and Unreserve of kube-scheduler's dynam
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from logging import getLogger
 from typing import Final
@@ -20,6 +19,7 @@ from koord_numa.core.claims.extended_resources import IN_MEMORY
 from koord_numa.core.claims.node_allocatable import ClaimAmounts
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.value_objects import MutableObject, value_field
 from koord_numa.engine.binding.pre_bind import OnConflict
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import ClaimWork, PodClaimResolver, claim_work, is_nowhere, still_waits
@@ -38,8 +38,7 @@ StillWaits = Callable[[PodKey], Awaitable[bool]]
 """Returns whether a pod certainly has no node and this process may bind it."""
 
 
-@dataclass(slots=True)
-class ClaimPreBind:
+class ClaimPreBind(MutableObject):
     """
     ``PreBindStep`` of resource claims.
 
@@ -63,7 +62,7 @@ class ClaimPreBind:
     name: str = "DynamicResources"
     timeout: float = TIMEOUT
     on_conflict: OnConflict = OnConflict.DECIDE_AGAIN
-    _cycles: dict[str, list[ClaimWork]] = field(default_factory=dict)  # by pod UID
+    _cycles: dict[str, list[ClaimWork]] = value_field(default_factory=dict)  # by pod UID
 
     def applies(self, pod: Pod, placement: Placement) -> bool:
         """Return whether the pod has claims, extended resources by claim, or an obsolete claim for extended resources in its status."""

@@ -21,7 +21,7 @@ from koord_numa.core.gangs.model import GangKey, GroupStatus, TopologyLevel
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Unschedulable
 from koord_numa.core.objects.vocabulary import CpuOwner
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.binding.binding_cycle import BindingCycle, BindTogether, NotTogether
 from koord_numa.engine.gangs.group_queue import GroupQueue
 from koord_numa.engine.gangs.group_report import (
@@ -57,8 +57,7 @@ RESTARTS: Final = 3
 """Maximum decisions per attempt. A decision restarts if other pods have taken the resources of the members."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(ValueObject):
     """
     Rejected group. ``nodes`` are the nodes on which members could be placed.
 

@@ -6,26 +6,29 @@ separate class, so that an event that helps any member activates the group. The 
 that are tried leave the queue together (``group_cycle``).
 """
 
-from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Final
 
 from koord_numa.core.gangs.model import Dialect, GangKey, PodGroup
 from koord_numa.core.objects.request import Pod
+from koord_numa.core.value_objects import MutableObject, value_field
 from koord_numa.engine.gangs.pod_groups import COMPLETED
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.ports import DELETED, ClusterError
 
 
-@dataclass(slots=True)
-class GroupQueue:
+class GroupQueue(MutableObject):
     """Queue of groups of an engine. ``_stale`` are gangs whose members report an outdated number of members."""
 
     handle: Handle
-    _open: set[GangKey] = field(default_factory=set)  # gangs whose members are queued
-    _partial: set[GangKey] = field(default_factory=set)  # gangs in ``_open`` with some, but too few, scheduled members
-    _stale: dict[GangKey, int] = field(default_factory=dict)  # with the number of waiting members when last checked
+    _open: set[GangKey] = value_field(default_factory=set)  # gangs whose members are queued
+    _partial: set[GangKey] = value_field(
+        default_factory=set
+    )  # gangs in ``_open`` with some, but too few, scheduled members
+    _stale: dict[GangKey, int] = value_field(
+        default_factory=dict
+    )  # with the number of waiting members when last checked
 
     def observe(self, pending: PendingPod) -> None:
         """Process a new or changed pending pod. Pods without a gang are ignored."""
@@ -201,8 +204,7 @@ log = getLogger(__name__)
 INCOMPLETE: Final = "GangIncomplete"
 
 
-@dataclass(slots=True)
-class PartialGangs:
+class PartialGangs(MutableObject):
     """
     Partial gangs, with some bound members that cannot be completed. ``_since`` has the monotonic time at which a gang was first partial.
 
@@ -212,7 +214,7 @@ class PartialGangs:
     """
 
     handle: Handle
-    _since: dict[GangKey, float] = field(default_factory=dict)
+    _since: dict[GangKey, float] = value_field(default_factory=dict)
 
     async def evict_overdue(self) -> None:
         """Evict the members of gangs that stay incomplete. Called once a second."""

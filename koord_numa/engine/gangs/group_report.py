@@ -8,14 +8,13 @@ Nothing stays assumed, and nothing is written.
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.gangs.decide import DomainResult, Group, Member, Placed, Refused, decide_in_steps
 from koord_numa.core.gangs.model import Dialect, GangKey, GangSpec, TopologyLevel
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace, value_field
 from koord_numa.engine.gangs.trial import ClusterTrial, Suspended, member_of
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.object_events import why_everywhere
@@ -35,8 +34,7 @@ EXPLAINED_MEMBERS: Final = 512
 HOSTNAME: Final = "kubernetes.io/hostname"
 
 
-@dataclass(frozen=True, slots=True)
-class DomainReport:
+class DomainReport(ValueObject):
     """Topology domain in which a group does not fit. ``blocked`` is the first member that fits on no node of the domain."""
 
     name: str
@@ -53,8 +51,7 @@ class DomainReport:
         return f"pod {self.blocked.key.name} fits on no node: {_first_line(why_everywhere(self.verdict))}"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRejection:
+class GroupRejection(ValueObject):
     """
     Rejection of a group. ``why`` is the reason, and ``message`` adds a line for each other topology domain.
 
@@ -64,7 +61,7 @@ class GroupRejection:
 
     why: str
     blocked: Pod | None = None
-    beside: Mapping[str, Placement] = field(default_factory=dict)
+    beside: Mapping[str, Placement] = value_field(default_factory=dict)
     verdict: Unschedulable | None = None
     clipped: bool = False
     domains: tuple[DomainReport, ...] = ()
@@ -75,8 +72,7 @@ class GroupRejection:
         return self.why + "".join(f"\n{domain.name}: {domain.why}" for domain in self.domains[1:] if domain.why)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupReport:
+class GroupReport(ValueObject):
     """
     Result of a dry run. ``members`` are the pending members that were decided on.
 
@@ -96,8 +92,7 @@ class GroupReport:
         return self.waits or ("" if self.rejection is None else self.rejection.why)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(ValueObject):
     """Change of a group whose effect a dry run shows. ``min_count`` applies to every gang, ``pod`` to every member."""
 
     pod: Callable[[Pod], Pod] = lambda pod: pod
@@ -140,8 +135,7 @@ def explain_rejection(
     return GroupRejection(why, blocked, refused.beside, verdict, clipped, domains)
 
 
-@dataclass(frozen=True, slots=True)
-class _Scene:
+class _Scene(ValueObject):
     """A trial in which placed members are assumed again. ``members`` are all members by UID."""
 
     handle: Handle

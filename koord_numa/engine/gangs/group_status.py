@@ -6,11 +6,11 @@ Writer of the status of PodGroups. Statuses are written asynchronously, and only
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Final
 
 from koord_numa.core.gangs.model import GangKey, GroupStatus, PodGroup
+from koord_numa.core.value_objects import MutableObject, value_field
 from koord_numa.engine.gangs.pod_groups import PodGroups
 from koord_numa.ports import ClusterError, Dependencies, Forbidden, Gone, Invalid
 
@@ -22,8 +22,7 @@ SCHEDULER_ERROR: Final = "SchedulerError"
 RETRY_SECONDS: Final = 2.0
 
 
-@dataclass(slots=True)
-class GroupStatuses:
+class GroupStatuses(MutableObject):
     """
     Writer of group statuses. ``_due`` are the statuses to be written, the oldest first.
 
@@ -32,9 +31,9 @@ class GroupStatuses:
 
     groups: PodGroups
     dependencies: Dependencies
-    _due: OrderedDict[GangKey, GroupStatus] = field(default_factory=OrderedDict)
-    _told: dict[GangKey, tuple[str, str, str]] = field(default_factory=dict)
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _due: OrderedDict[GangKey, GroupStatus] = value_field(default_factory=OrderedDict)
+    _told: dict[GangKey, tuple[str, str, str]] = value_field(default_factory=dict)
+    _news: asyncio.Event = value_field(default_factory=asyncio.Event)
 
     def tell(self, key: GangKey, status: GroupStatus) -> None:
         """Schedule the write of this status if the gang has a PodGroup with another status."""

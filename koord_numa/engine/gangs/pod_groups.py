@@ -6,7 +6,6 @@ Pod handlers and the cache report members, and an informer reports PodGroups, in
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from typing import Final
@@ -25,7 +24,7 @@ from koord_numa.core.gangs.model import (
     wait_for_members,
 )
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import MutableObject, replace, value_field
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.ports import DELETED
 
@@ -43,8 +42,7 @@ class GangState(Enum):
     SCHEDULED = "scheduled"
 
 
-@dataclass(slots=True)
-class Gang:
+class Gang(MutableObject):
     """
     State of a gang. ``pending`` and ``scheduled`` are by UID, the latter with the node.
 
@@ -52,9 +50,9 @@ class Gang:
     ``since`` is when the first member was observed, in monotonic seconds.
     """
 
-    pending: dict[str, PendingPod] = field(default_factory=dict)
-    scheduled: dict[str, str] = field(default_factory=dict)
-    declared: Counter[GangSpec] = field(default_factory=Counter)
+    pending: dict[str, PendingPod] = value_field(default_factory=dict)
+    scheduled: dict[str, str] = value_field(default_factory=dict)
+    declared: Counter[GangSpec] = value_field(default_factory=Counter)
     satisfied: bool = False
     since: float = inf
 

@@ -8,7 +8,6 @@ kubelet. It counts as a placed pod for affinity, topology spread and volumes. No
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.claims.allocation import Allocation
@@ -21,7 +20,7 @@ from koord_numa.core.preempt.dry_run import Nominee
 from koord_numa.core.resources import CPU, MEMORY
 from koord_numa.core.scheduling.request import depends_on_other_pods
 from koord_numa.core.state.ledger import holding_of
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.lister import AssumedClaim
 from koord_numa.engine.handle import Handle
@@ -31,16 +30,14 @@ TURN_STEPS: Final = 2_000
 """Steps after which a decision about a group yields to other tasks: about 0.2 s."""
 
 
-@dataclass(frozen=True, slots=True)
-class Suspended:
+class Suspended(ValueObject):
     """Suspended trial: members with placements, in the order in which they were assumed, and the node revisions without them."""
 
     members: list[tuple[str, Placement]]
     revisions: dict[str, int]
 
 
-@dataclass(slots=True)
-class ClusterTrial:
+class ClusterTrial(MutableObject):
     """
     Implementation of ``core.gangs.decide.Trial`` on the cache.
 
@@ -50,16 +47,16 @@ class ClusterTrial:
     handle: Handle
     pods: Mapping[str, Pod]
     scheduled: frozenset[str] = frozenset()
-    _assumed: dict[str, tuple[NodeInfo, Pod, Placement, Nominee | None]] = field(default_factory=dict)
-    _domains: dict[tuple[str, ...], list[Domain]] = field(default_factory=dict)
-    _classes: dict[str, RequestClass] = field(default_factory=dict)
+    _assumed: dict[str, tuple[NodeInfo, Pod, Placement, Nominee | None]] = value_field(default_factory=dict)
+    _domains: dict[tuple[str, ...], list[Domain]] = value_field(default_factory=dict)
+    _classes: dict[str, RequestClass] = value_field(default_factory=dict)
     _changes_classes: bool = False  # whether an assumed member may change the classes of other members
     interruptible: bool = False  # whether ``choose`` returns ``PAUSE`` after a turn
-    _nominated: dict[str, str] = field(default_factory=dict)  # by UID, the nodes to which members are nominated
-    _reserved: list[tuple[NodeInfo, str, Nominee, tuple[Allocation, ...]]] = field(default_factory=list)
+    _nominated: dict[str, str] = value_field(default_factory=dict)  # by UID, the nodes to which members are nominated
+    _reserved: list[tuple[NodeInfo, str, Nominee, tuple[Allocation, ...]]] = value_field(default_factory=list)
     _nodes: frozenset[str] | None = None  # nodes of the last choice
     _until: int = 0  # steps of the selector at which this turn ends
-    _shared: dict[str, set[str]] = field(default_factory=dict)  # assumed members by UID of a shared claim
+    _shared: dict[str, set[str]] = value_field(default_factory=dict)  # assumed members by UID of a shared claim
 
     @contextmanager
     def begun(self) -> Iterator["ClusterTrial"]:

@@ -7,7 +7,6 @@ It changes nothing and makes no requests. Results may be outdated after any othe
 import asyncio
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cachetools import LRUCache
@@ -34,7 +33,7 @@ from koord_numa.core.resources import CPU
 from koord_numa.core.scheduling.filters import refuse_everywhere
 from koord_numa.core.scheduling.request import SchedulingRequest, depends_on_other_pods
 from koord_numa.core.state.node_snapshot import NodeSnapshot
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.late_check import ClaimCheck
@@ -45,8 +44,7 @@ from koord_numa.engine.queue.pending_pod import RequestClass
 from koord_numa.settings import Budgets
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(ValueObject):
     """Limits of the device searches while preemption is planned for a pod. A step takes about 2 us."""
 
     node: int = MOST_STEPS
@@ -58,8 +56,7 @@ class Limits:
 LIMITS: Final = Limits()
 
 
-@dataclass(frozen=True, slots=True)
-class Freeable:
+class Freeable(ValueObject):
     """Claim with devices of a node, and the UIDs of all pods that use it."""
 
     claim: ResourceClaim
@@ -221,8 +218,7 @@ class NodesBeingFreed:
 Found = tuple[Rank, PreemptionCandidate]
 
 
-@dataclass(slots=True)
-class KnownNodes:
+class KnownNodes(MutableObject):
     """
     Cached results of a class.
 
@@ -236,14 +232,14 @@ class KnownNodes:
     """
 
     position: int | None = None
-    unsettled: dict[str, frozenset[str] | None] = field(default_factory=dict)
-    tried: dict[str, Found | None] = field(default_factory=dict)
-    helpful: set[str] = field(default_factory=set)
-    rebuilt: set[str] = field(default_factory=set)
-    refused: dict[str, None] = field(default_factory=dict)
+    unsettled: dict[str, frozenset[str] | None] = value_field(default_factory=dict)
+    tried: dict[str, Found | None] = value_field(default_factory=dict)
+    helpful: set[str] = value_field(default_factory=set)
+    rebuilt: set[str] = value_field(default_factory=set)
+    refused: dict[str, None] = value_field(default_factory=dict)
     verdict: Unschedulable | None = None
-    _room: dict[str, int] = field(default_factory=dict)
-    _emptiest: list[tuple[int, str]] = field(
+    _room: dict[str, int] = value_field(default_factory=dict)
+    _emptiest: list[tuple[int, str]] = value_field(
         default_factory=list
     )  # sorted, so that a plan costs what changed and not what exists
 
@@ -301,8 +297,7 @@ SYSTEM_CRITICAL: Final = 2_000_000_000
 """Minimum priority of ``system-cluster-critical`` and ``system-node-critical`` pods (``scheduling.SystemCriticalPriority``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
+class Asking(ValueObject):
     """Preemptor with its class, request, and eviction terms."""
 
     pod: Pod

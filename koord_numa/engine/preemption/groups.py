@@ -21,7 +21,7 @@ from koord_numa.core.preempt.dry_run import PreemptionNode
 from koord_numa.core.preempt.groups import GroupCandidate, GroupEvictions, Preemptor
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.resources import CPU, PODS, ResourceList, add
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.lister import AssumedClaim
 from koord_numa.engine.gangs.group_report import HOSTNAME
@@ -45,8 +45,7 @@ SHOWN: Final = 3
 """Maximum number of victims named in the message of the waiting pods."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPlan:
+class GroupPlan(ValueObject):
     """Candidate of a group with the nominations of its members."""
 
     keys: Keys

@@ -7,12 +7,12 @@ counted by class too.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from koord_numa.core.objects.verdicts import Reason, Unschedulable
 from koord_numa.core.scheduling.filters import EVENTS as LIFTED_BY
 from koord_numa.core.scheduling.filters import ON_CAPACITY, ClusterEvent
+from koord_numa.core.value_objects import ValueObject
 
 __all__ = [
     "ANY_EVENT",
@@ -46,8 +46,7 @@ ACROSS_NODES: Final = frozenset({Reason.SPREAD, Reason.POD_AFFINITY, Reason.VOLU
 """Rejections that a change of one node may resolve on another node."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wakers:
+class Wakers(ValueObject):
     """Events that may help a pod: on a node with sufficient free resources (``here``), or on any node (``anywhere``)."""
 
     here: frozenset[ClusterEvent]

@@ -10,14 +10,13 @@ that node. This is a *claim*.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.preempt.dry_run import ClaimId, Nominee
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.state.ledger import holding_of
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import MutableObject, replace, value_field
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
@@ -28,8 +27,7 @@ from koord_numa.ports import Clock
 _Key = TypeVar("_Key", str, ClaimKey)
 
 
-@dataclass(slots=True, eq=False)
-class Nomination:
+class Nomination(MutableObject, eq=False):
     """
     Nomination of a pod to a node.
 
@@ -53,19 +51,18 @@ class Nomination:
         return self.candidate.node
 
 
-@dataclass(slots=True)
-class Nominator:
+class Nominator(MutableObject):
     """All nominations by the UID of their pod."""
 
     cache: Cache
     clock: Clock
     claims: ClaimLister
-    _by_uid: dict[str, Nomination] = field(default_factory=dict)
-    _on: dict[str, dict[str, None]] = field(default_factory=dict)  # UIDs by node
-    _due: dict[str, None] = field(default_factory=dict)
-    _claims: dict[str, str] = field(default_factory=dict)  # nodes by UID
-    _own_claims: dict[str, Pod] = field(default_factory=dict)  # claims of own pods
-    _by_claim: dict[ClaimKey, dict[str, None]] = field(
+    _by_uid: dict[str, Nomination] = value_field(default_factory=dict)
+    _on: dict[str, dict[str, None]] = value_field(default_factory=dict)  # UIDs by node
+    _due: dict[str, None] = value_field(default_factory=dict)
+    _claims: dict[str, str] = value_field(default_factory=dict)  # nodes by UID
+    _own_claims: dict[str, Pod] = value_field(default_factory=dict)  # claims of own pods
+    _by_claim: dict[ClaimKey, dict[str, None]] = value_field(
         default_factory=dict
     )  # UIDs by the ResourceClaims that they wait for
 

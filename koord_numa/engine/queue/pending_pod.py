@@ -5,7 +5,7 @@ All data about a pod while it is pending is in its record, so that it is dropped
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -16,7 +16,7 @@ from koord_numa.core.objects.constraints import LabelSelector, PodTerm, SpreadCo
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, ResourceList
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import MutableObject, replace, value_field
 from koord_numa.engine.cache.pod_index import AnchorIndex, PodIndex, anchors_of_pod, anchors_of_term
 from koord_numa.settings import BackoffSettings, ProfileSettings, Settings
 
@@ -64,17 +64,16 @@ class RequestClass:
         return max(1, SLICE * ORDINARY_SIZE // (ORDINARY_SIZE + self.handicap // PLACES_PER_PART))
 
 
-@dataclass(slots=True)
-class RequestClasses:
+class RequestClasses(MutableObject):
     """Request classes by pod. Labels of a pod count only by the terms of placed pods that select it."""
 
     settings: Settings
     placed: PodIndex
     claims_of: Callable[[Pod], PodClaims | None] = lambda _: None
     selector_for: Callable[[Pod], LabelSelector | None] = lambda _: None  # selector of the pod's workload
-    _known: WeakValueDictionary[Hashable, RequestClass] = field(default_factory=WeakValueDictionary)
+    _known: WeakValueDictionary[Hashable, RequestClass] = value_field(default_factory=WeakValueDictionary)
     _count: int = 0
-    _defaults: dict[str, tuple[SpreadConstraint, ...]] = field(default_factory=dict)  # by scheduler name
+    _defaults: dict[str, tuple[SpreadConstraint, ...]] = value_field(default_factory=dict)  # by scheduler name
 
     def of(self, pod: Pod) -> RequestClass | None:
         """Return the class of a pod; ``None`` for an unknown scheduler name."""
@@ -180,8 +179,7 @@ def pause(backoff: BackoffSettings, attempts: int, dice: float) -> float:
     return backoff.pause(attempts, dice)
 
 
-@dataclass(slots=True, eq=False)
-class PendingPod:
+class PendingPod(MutableObject, eq=False):
     """
     Pod without a node, as last observed. Times are monotonic seconds.
 

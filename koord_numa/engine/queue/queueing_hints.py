@@ -5,7 +5,6 @@ A positive result may be wrong and costs an attempt; a negative result is certai
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf
 from typing import Final
 
@@ -15,6 +14,7 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.core.scheduling.request import may_be_refused_for_others
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.queue.pending_pod import RequestClass
@@ -88,8 +88,7 @@ def evictions_may_help(info: NodeInfo, node: Node) -> HelpRefused:
     return helps
 
 
-@dataclass(frozen=True, slots=True)
-class NodeChange:
+class NodeChange(ValueObject):
     """Change on a node, with the pod if a pod caused it. ``namespaces`` are labels by name."""
 
     event: ClusterEvent

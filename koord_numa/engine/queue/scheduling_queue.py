@@ -11,7 +11,6 @@ When an event may help, the class is woken, and only its first pod is tried.
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from enum import Enum
 from itertools import takewhile
 from math import inf
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from koord_numa.core.objects.verdicts import Reason, Unschedulable
 from koord_numa.core.resources import PODS, ResourceList
 from koord_numa.core.scheduling.filters import PLUGINS
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.engine.queue import cluster_events
 from koord_numa.engine.queue.cluster_events import ANY_EVENT, ClusterEvent, Wakers, reasons_of, wakers_of
 from koord_numa.engine.queue.pending_pod import KeyedHeap, PendingPod, RequestClass, pause
@@ -38,8 +38,7 @@ class Stage(Enum):
     UNSCHEDULABLE = "unschedulable"
 
 
-@dataclass(slots=True, eq=False)
-class ClassQueue:
+class ClassQueue(MutableObject, eq=False):
     """
     Queued pods of one class.
 
@@ -48,7 +47,7 @@ class ClassQueue:
     """
 
     request_class: RequestClass
-    pods: OrderedDict[str, PendingPod] = field(
+    pods: OrderedDict[str, PendingPod] = value_field(
         default_factory=OrderedDict
     )  # by UID; the first item is found in constant time
     stage: Stage = Stage.ACTIVE
@@ -71,8 +70,7 @@ class ClassQueue:
         return (-self.request_class.priority, order, self.request_class.number)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueNumbers:
+class QueueNumbers(ValueObject):
     """Number of pods by queue, as in ``scheduler_pending_pods`` of kube-scheduler."""
 
     active: int
@@ -150,8 +148,7 @@ def _bits(events: frozenset[ClusterEvent]) -> int:
     return sum(_BIT[event] for event in events)
 
 
-@dataclass(slots=True)
-class UnschedulableClasses:
+class UnschedulableClasses(MutableObject):
     """
     Parked classes.
 
@@ -160,14 +157,14 @@ class UnschedulableClasses:
     have offered every resource that the class needs.
     """
 
-    _rows: dict[RequestClass, int] = field(default_factory=dict)
-    _classes: list[RequestClass | None] = field(default_factory=list)
-    _vacant: list[int] = field(default_factory=list)
-    _lines: dict[str, int] = field(default_factory=lambda: {PODS: 0})
-    _needs: NDArray[np.int64] = field(default_factory=lambda: np.zeros((1, FIRST_ROWS), dtype=np.int64))
-    _offered: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(FIRST_ROWS, dtype=np.bool_))
-    _here: NDArray[np.int64] = field(default_factory=lambda: np.zeros(FIRST_ROWS, dtype=np.int64))
-    _anywhere: NDArray[np.int64] = field(default_factory=lambda: np.zeros(FIRST_ROWS, dtype=np.int64))
+    _rows: dict[RequestClass, int] = value_field(default_factory=dict)
+    _classes: list[RequestClass | None] = value_field(default_factory=list)
+    _vacant: list[int] = value_field(default_factory=list)
+    _lines: dict[str, int] = value_field(default_factory=lambda: {PODS: 0})
+    _needs: NDArray[np.int64] = value_field(default_factory=lambda: np.zeros((1, FIRST_ROWS), dtype=np.int64))
+    _offered: NDArray[np.bool_] = value_field(default_factory=lambda: np.zeros(FIRST_ROWS, dtype=np.bool_))
+    _here: NDArray[np.int64] = value_field(default_factory=lambda: np.zeros(FIRST_ROWS, dtype=np.int64))
+    _anywhere: NDArray[np.int64] = value_field(default_factory=lambda: np.zeros(FIRST_ROWS, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self._rows)

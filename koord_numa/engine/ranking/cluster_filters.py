@@ -6,7 +6,6 @@ The scalar filters of the scope ``CLUSTER`` in ``core.scheduling.filters`` are t
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from math import log
 from typing import Final
@@ -40,6 +39,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.volumes import Storage
 from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.ranking.label_columns import ABSENT, NAME_FIELD, LabelColumn
 from koord_numa.engine.ranking.node_numbers import Bools, Ints, compares_numbers, distinct
 from koord_numa.engine.ranking.node_table import NodeTable
@@ -124,8 +124,7 @@ Eligible = Callable[[SpreadConstraint], Bools]
 Version = Callable[[], Hashable]
 
 
-@dataclass(frozen=True, slots=True)
-class _Counted:
+class _Counted(ValueObject):
     """Rows that a constraint counts and the ids of their domains. Valid until labels or taints change."""
 
     column: LabelColumn

@@ -1,7 +1,6 @@
 """Node labels, images and devices in NumPy columns, and the bounds on the scores of a pod with device requests."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -21,7 +20,7 @@ from koord_numa.core.objects.devices import GPU
 from koord_numa.core.objects.node import Image, Node, PodImages
 from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.score.node_scores import LEAST, MAX_SCORE, MOST
-from koord_numa.core.value_objects import ValueObject
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.ranking.node_numbers import Bools, Ints, distinct, longer
 
@@ -38,15 +37,14 @@ SPARE: Final = 1024
 """Number of unused values, such as names of deleted nodes, that a column tolerates before it is compacted."""
 
 
-@dataclass(slots=True)
-class LabelColumn:
+class LabelColumn(MutableObject):
     """Values of one label key. ``ids[row]`` is the id of the row's value, ``ABSENT`` without the label; ``values[id]`` is the value."""
 
     key: str
     ids: Ints
-    values: list[str | None] = field(default_factory=lambda: [None])
+    values: list[str | None] = value_field(default_factory=lambda: [None])
     version: int = 0  # incremented when the value of any row changes
-    _id_of: dict[str, int] = field(default_factory=dict)
+    _id_of: dict[str, int] = value_field(default_factory=dict)
 
     def write(self, row: int, value: str | None) -> None:
         """Set the value of one row, ``None`` without the label."""

@@ -9,7 +9,6 @@ Arrays have one element per row of the table (its capacity), unless stated other
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -26,6 +25,7 @@ from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.scheduling.scorers import PREFERENCES, Preference, spreads_by_default, weight_of
 from koord_numa.core.score.node_scores import MISSING, as_given
 from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.value_objects import MutableObject, value_field
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
 from koord_numa.engine.ranking.node_numbers import SPACE, Bools, Ints, distinct
 from koord_numa.engine.ranking.node_table import NodeTable
@@ -124,8 +124,7 @@ def no_bars(_node: str) -> Rejection | None:
     return None
 
 
-@dataclass(slots=True)
-class RejectionTable:
+class RejectionTable(MutableObject):
     """
     The last rejection of each row. Bounded: details of a few rows, one shared object per message and size for the others.
 
@@ -133,13 +132,13 @@ class RejectionTable:
     """
 
     # int32[table rows]: index into ``_words`` of the row's last rejection.
-    _codes: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    _codes: NDArray[np.int32] = value_field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     # float32[table rows]: distance of the row's last rejection, see ``core.explain.distance``.
-    _distances: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
-    _words: list[Rejection] = field(default_factory=list)
-    _groups: list[tuple[Group, bool]] = field(default_factory=list)  # of each element of ``_words``
-    _code_of: dict[tuple[Group, bool], int] = field(default_factory=dict)
-    _detailed: dict[int, Rejection] = field(default_factory=dict)  # forgotten rows have the code ``UNKNOWN``
+    _distances: NDArray[np.float32] = value_field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+    _words: list[Rejection] = value_field(default_factory=list)
+    _groups: list[tuple[Group, bool]] = value_field(default_factory=list)  # of each element of ``_words``
+    _code_of: dict[tuple[Group, bool], int] = value_field(default_factory=dict)
+    _detailed: dict[int, Rejection] = value_field(default_factory=dict)  # forgotten rows have the code ``UNKNOWN``
     _most_words: int = SPARE
 
     def resize(self, rows: int) -> None:
@@ -234,8 +233,7 @@ COMPARED: Final = 32
 """Number of complete placements to compare when the choice of devices for resource claims lowers scores."""
 
 
-@dataclass(slots=True)
-class Settled:
+class Settled(MutableObject):
     """The complete placement with the largest key so far. ``count`` is the number of complete placements compared."""
 
     charge: Callable[[int], None]  # called with the cost in evaluated nodes; may end this turn of the decision

@@ -10,7 +10,6 @@ the nodes in zones a, a and b its sums are ``{a: 14, b: 6}``.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from cachetools import LRUCache
 from koord_numa.core.claims.budget import TurnOverError
 from koord_numa.core.objects.constraints import Labels, LabelSelector, PodTerm, selects
 from koord_numa.core.objects.request import Pod, PodRequest, once_per_request
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.engine.cache.pod_index import AnchorIndex, anchors_of_pod, anchors_of_term
 from koord_numa.engine.ranking.label_columns import LabelColumn, LabelColumns
 from koord_numa.engine.ranking.node_numbers import Bools, Ints, longer
@@ -35,8 +35,7 @@ HARD_WEIGHT: Final = 1
 Namespaces = Mapping[str, Labels]
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(ValueObject):
     """
     Affinity term of a placed pod.
 
@@ -78,8 +77,7 @@ class PodKind(NamedTuple):
         return (*anchors_of_pod(self.namespace, self.labels), *(each.term for each in self.terms))
 
 
-@dataclass(frozen=True, slots=True)
-class PodSelection:
+class PodSelection(ValueObject):
     """
     Selection of pods by namespace and labels. The weight is 1 for a kind that *all* ``terms`` select.
 
@@ -145,8 +143,7 @@ class TermGroup:
         return isinstance(other, TermGroup) and self._hash == other._hash and self.terms == other.terms
 
 
-@dataclass(frozen=True, slots=True)
-class SelectedByTerms:
+class SelectedByTerms(ValueObject):
     """Pods that terms select. The weight of a kind is the sum of the weights of the terms that select it."""
 
     group: TermGroup
@@ -175,8 +172,7 @@ class SelectedByTerms:
         return total
 
 
-@dataclass(frozen=True, slots=True)
-class TermCarriers:
+class TermCarriers(ValueObject):
     """Pods that have one of these terms. The weight is what the terms add to scores, or with ``forbids`` the number of forbidding terms."""
 
     group: TermGroup
@@ -203,8 +199,7 @@ class TermCarriers:
 Weighing = PodSelection | SelectedByTerms | TermCarriers
 
 
-@dataclass(slots=True, eq=False)
-class Count:
+class Count(MutableObject, eq=False):
     """
     Weighted pod count by row.
 
@@ -216,7 +211,7 @@ class Count:
     rows: Ints
     version: int = 0
     dropped: bool = False
-    left: "list[_Kind]" = field(default_factory=list)
+    left: "list[_Kind]" = value_field(default_factory=list)
 
     def add(self, row: int, amount: int) -> None:
         """Add an amount to a row."""
@@ -224,13 +219,12 @@ class Count:
         self.version += 1
 
 
-@dataclass(slots=True, eq=False)
-class _Kind:
+class _Kind(MutableObject, eq=False):
     """Pods of one kind by node name, and the counts with a weight for this kind."""
 
     kind: PodKind
-    nodes: dict[str, int] = field(default_factory=dict)
-    counts: list[tuple[Count, int]] = field(default_factory=list)
+    nodes: dict[str, int] = value_field(default_factory=dict)
+    counts: list[tuple[Count, int]] = value_field(default_factory=list)
 
 
 class PodCounts:

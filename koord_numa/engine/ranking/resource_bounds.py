@@ -148,8 +148,7 @@ Some = slice | list[int]
 """Indices of resources; adjacent indices as a slice, which needs no copy."""
 
 
-@dataclass(frozen=True, slots=True)
-class BoundsPlan:
+class BoundsPlan(ValueObject):
     """Relevant lines of the table for one request. Valid until a resource is added."""
 
     # int64[lines, 1], so that it is added to int64[lines, rows] by broadcasting.

@@ -8,7 +8,6 @@ The scalar ``core.scheduling.evaluate`` is the specification. The bound of a row
 stops when the largest value is a score.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -30,7 +29,7 @@ from koord_numa.core.scheduling.scorers import (
     weight_of,
 )
 from koord_numa.core.score.node_scores import MAX_SCORE
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.ranking.label_columns import NAME_FIELD, DeviceBounds, LabelColumns
 from koord_numa.engine.ranking.node_numbers import FREE, UNLIMITED, Bools, Ints, NodeClass, compares_numbers
 from koord_numa.engine.ranking.node_table import NodeTable
@@ -99,8 +98,7 @@ UNLISTED: Final = 1
 """Line without a required amount. Represents rows whose NUMA nodes do not list any of the requested resources."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClassJudgement:
+class ClassJudgement(ValueObject):
     """
     Requirements and scores of a request class by node class; ``NEVER`` where the node class is rejected.
 

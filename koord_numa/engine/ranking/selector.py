@@ -5,7 +5,6 @@ Reads the cluster state and never changes it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -34,7 +33,7 @@ from koord_numa.core.scheduling.request import (
 )
 from koord_numa.core.scheduling.scorers import PREFERENCES, SCORERS
 from koord_numa.core.state.node_snapshot import NodeSnapshot
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.listers import VolumeLister
 from koord_numa.engine.cache.node_info import NodeInfo
@@ -89,24 +88,21 @@ _WITHOUT_TOPOLOGY: Mapping[NodesWithoutTopology, WithoutTopology] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(ValueObject):
     """Clock of the node back-off, and the maximum number of classes with a cached ranking."""
 
     clock: Clock
     remembered_classes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClassRequest:
+class ClassRequest(ValueObject):
     """Request of a class under its profile, and the rejection that applies to every node, volumes aside. Immutable."""
 
     request: SchedulingRequest
     refusal: Rejection | None
 
 
-@dataclass(frozen=True, slots=True)
-class Listers:
+class Listers(ValueObject):
     """Listers of objects other than nodes and pods."""
 
     volumes: VolumeLister

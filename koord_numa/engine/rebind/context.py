@@ -1,7 +1,6 @@
 """Shared context of a rebind: the node's layout, writers, recorder, lease and deadline."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from logging import getLogger
 from time import time
@@ -15,7 +14,7 @@ from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.pinned_pods import PinnedPod
 from koord_numa.core.rebind.plan import Move, RebindAnswer, RebindRequest
 from koord_numa.core.state.inventory import inventory
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import MutableObject, ValueObject, replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.containment import Subject
@@ -151,8 +150,7 @@ class Stopped(Exception):
     """Raised between two steps to end the rebind. Completed steps are kept; the message states the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class RebindPorts:
+class RebindPorts(ValueObject):
     """Ports of rebinds. ``wall`` returns the time of day in seconds since the epoch, for deadlines that outlive a process."""
 
     writer: RebindWriter
@@ -160,8 +158,7 @@ class RebindPorts:
     wall: Callable[[], float] = time
 
 
-@dataclass(slots=True)
-class RebindContext:
+class RebindContext(MutableObject):
     """
     Context of one running rebind.
 

@@ -7,7 +7,6 @@ unless another replica has finished it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from logging import getLogger
@@ -30,6 +29,7 @@ from koord_numa.core.rebind.plan import (
     node_figures,
     plan_rebind,
 )
+from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.containment import MOST_TEXT
 from koord_numa.engine.rebind.context import (
@@ -45,8 +45,7 @@ from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, N
 from koord_numa.wire.metadata import rfc3339
 
 
-@dataclass(slots=True)
-class RebindStatusReport:
+class RebindStatusReport(MutableObject):
     """
     Plan, completed steps, and the node's figures as far as they are known.
 
@@ -56,7 +55,7 @@ class RebindStatusReport:
 
     context: RebindContext
     plan: RebindPlan | None = None
-    done: list[Move] = field(default_factory=list)
+    done: list[Move] = value_field(default_factory=list)
     after: NodeFigures | None = None
     numa_bound: int = 0
     kept_by_claims: int = 0
@@ -158,8 +157,7 @@ UNKNOWN_AFTER: Final = 3
 """Number of attempts to settle an unknown outcome after which it is reported."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moves:
+class Moves(ValueObject):
     """Execution of the steps of one plan. ``report_unknown`` reports that the outcome of a step is not known yet."""
 
     context: RebindContext

@@ -5,18 +5,17 @@ The served page reads ``/api/v1`` and receives live updates. A page in a file co
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from koord_numa.core.value_objects import ValueObject
 from koord_numa.view.documents import Document
 
 
-@dataclass(frozen=True, slots=True)
-class Embedded:
+class Embedded(ValueObject):
     """A document inside the page, identified by its API path."""
 
     path: str
