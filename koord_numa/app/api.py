@@ -22,12 +22,10 @@ from koord_numa.engine.device_moves import DeviceMove
 from koord_numa.engine.metrics import Result
 from koord_numa.engine.queue.pending_pod import RequestClass
 from koord_numa.engine.scheduler import Scheduler
+from koord_numa.view import API_VERSION, Document, document
 from koord_numa.view.advice import Remedy, advise, plan_in_thread
 from koord_numa.view.documents import (
-    API_VERSION,
-    Document,
     cluster_document,
-    document,
     drawing_of,
     free_cpus,
     largest_cpus,

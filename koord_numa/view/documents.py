@@ -8,7 +8,7 @@ every field.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any
 
 from koord_numa.core.claims.allocation import Allocation
 from koord_numa.core.claims.claim import AllocationMode, DeviceRequirements
@@ -36,17 +36,9 @@ from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
 from koord_numa.engine.device_moves import DeviceMove
 from koord_numa.engine.object_events import unread_of
+from koord_numa.view import Document, document
 from koord_numa.view.drawing import CacheBox, CpuHolder, Drawing, NumaBox
 from koord_numa.view.text import asked, natural, policies, short_amounts
-
-API_VERSION: Final = "view.koord-numa.io/v1"
-
-Document: TypeAlias = dict[str, Any]
-
-
-def document(kind: str, **fields: Any) -> Document:
-    """Return a document that starts with its version and kind."""
-    return {"apiVersion": API_VERSION, "kind": kind, **fields}
 
 
 class HeldClaim(ValueObject):

@@ -21,6 +21,7 @@ from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.gangs.group_report import Change, GroupReport, dry_run_group, placed_beside
 from koord_numa.engine.metrics import LoggedDecision, RunnerUp
 from koord_numa.engine.scheduler import Scheduler
+from koord_numa.view import Document, document
 from koord_numa.view.advice import (
     CLOSEST,
     Probe,
@@ -35,7 +36,6 @@ from koord_numa.view.advice import (
     tainted_nodes,
     with_amount,
 )
-from koord_numa.view.documents import Document, document
 from koord_numa.view.text import asked, count, device_texts, policies
 
 

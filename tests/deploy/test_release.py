@@ -40,7 +40,7 @@ IN_TEST = ("click", "msgspec", "orjson")
 
 
 OF_VERSION = re.compile(
-    r"koord_numa/(__init__|(cli|cluster|wire)/[^/]*|cli/.*|core/(__init__|value_objects)|view/[^/]*|view/documents/__init__)\.py$"
+    r"koord_numa/(__init__|(cli|cluster|wire)/[^/]*|cli/.*|core/(__init__|value_objects)|view/(__init__|printable))\.py$"
 )
 """The modules that ``version`` imports."""
 

@@ -11,8 +11,9 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.engine.device_moves import MAX_MOVES, find_moves
 from koord_numa.engine.queue.pending_pod import RequestClass
+from koord_numa.view import Document, document
 from koord_numa.view.advice import Remedy, advise
-from koord_numa.view.documents import Document, cluster_document, document, node_document, node_entry, wanted_claims
+from koord_numa.view.documents import cluster_document, node_document, node_entry, wanted_claims
 from koord_numa.view.text import asked, policies
 from koord_numa.view.waiting import WaitingGroup, WaitingShape, advise_group, group_entry, shape_entry, waiting_document
 

@@ -32,7 +32,7 @@ from koord_numa.cli.render.output import (
     with_sorting,
 )
 from koord_numa.core.value_objects import ValueObject
-from koord_numa.view.documents import Document, document
+from koord_numa.view import Document, document
 
 if TYPE_CHECKING:
     from koord_numa.cli.cluster.snapshot import Snapshot

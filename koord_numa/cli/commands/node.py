@@ -38,7 +38,7 @@ def command(names: tuple[str, ...], access: Access, output: Output, watch: bool)
         return
     from koord_numa.cli.cluster.views import node_view
     from koord_numa.cli.render.output import now
-    from koord_numa.view.documents import document
+    from koord_numa.view import document
 
     snapshot = access.snapshot()
     if output.form == "svg":

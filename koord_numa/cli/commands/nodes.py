@@ -26,7 +26,7 @@ from koord_numa.cli.render.output import (
     with_output,
     with_sorting,
 )
-from koord_numa.view.documents import Document, document
+from koord_numa.view import Document, document
 
 
 @click.command(

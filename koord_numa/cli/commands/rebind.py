@@ -12,7 +12,7 @@ from koord_numa.cli.cluster.access import Access, complete_names, with_access
 from koord_numa.cli.parameters import Documented
 from koord_numa.cli.render.output import Output, with_output
 from koord_numa.core.value_objects import ValueObject
-from koord_numa.view.documents import Document, document
+from koord_numa.view import Document, document
 from koord_numa.wire import names
 
 if TYPE_CHECKING:

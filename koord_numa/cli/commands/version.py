@@ -9,7 +9,7 @@ import click
 from koord_numa import __version__
 from koord_numa.cli.parameters import Documented
 from koord_numa.cli.render.output import Output, with_output
-from koord_numa.view.documents import document
+from koord_numa.view import document
 
 PACKAGES: Final = ("kopf", "kubernetes-asyncio", "aiohttp", "numpy")
 """Dependencies that are relevant for bug reports."""

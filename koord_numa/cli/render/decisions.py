@@ -19,7 +19,7 @@ from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MEMORY, PODS, ResourceList
 from koord_numa.core.state.numa_free import aligned_shapes
-from koord_numa.view.documents import Document, document
+from koord_numa.view import Document, document
 from koord_numa.view.text import NONE, asked, count, device_texts, numa_text, policies, short_amounts
 
 _SHOWN: Final = 6

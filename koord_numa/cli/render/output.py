@@ -13,7 +13,7 @@ import orjson
 from click.shell_completion import CompletionItem
 
 from koord_numa.core.value_objects import ValueObject
-from koord_numa.view.documents import Document
+from koord_numa.view import Document
 from koord_numa.view.printable import printable
 from koord_numa.wire.raw_json import find
 

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from koord_numa.core.value_objects import ValueObject
-from koord_numa.view.documents import Document
+from koord_numa.view import Document
 
 
 class Embedded(ValueObject):

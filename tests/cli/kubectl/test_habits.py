@@ -13,7 +13,7 @@ from koord_numa.cli.commands.snapshot import trimmed
 from koord_numa.cli.kubectl_completion import complete
 from koord_numa.cli.render.output import render_jsonpath
 from koord_numa.sandbox.apiserver.faults import Fault
-from koord_numa.view.documents import API_VERSION
+from koord_numa.view import API_VERSION
 from tests.cli.small import ask, pod, small_cluster
 
 RUNNING = pod("runs", 4, node="own", cpus="0-1,8-9", numa="SingleNUMANode")

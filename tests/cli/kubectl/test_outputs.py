@@ -14,7 +14,7 @@ from koord_numa import __version__
 from koord_numa.cli import main
 from koord_numa.cli.commands import top
 from koord_numa.sandbox.apiserver.faults import Fault
-from koord_numa.view.documents import API_VERSION
+from koord_numa.view import API_VERSION
 from tests.cli.small import ask, pod, small_cluster
 from tests.cli.test_eight_cases import holding
 
