@@ -88,7 +88,7 @@ async def test_nothing_is_taken_back_without_leave(
 ) -> None:
     await writer.reserve(claim, POD, ALLOCATION)
     await writer.release(claim, POD, no)
-    with pytest.raises(Conflict, match="any more"):
+    with pytest.raises(Conflict, match="no longer"):
         await writer.deallocate(claim, POD.uid, no)
     assert reserved_for(server) == ["uid-pod"]
 
