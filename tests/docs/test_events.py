@@ -14,27 +14,21 @@ RECORDS: Final = re.compile(r"^_?(?:\w+_)?event$|^_report$")
 REASON: Final = re.compile(r"(?=\w*[a-z])[A-Z]\w{4,}")
 
 
-def trees() -> Iterator[ast.Module]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        if "sandbox" not in path.relative_to(PACKAGE).parts:
-            yield ast.parse(path.read_text(encoding="utf-8"))
+CONSTANT: Final = re.compile(r'^(\w+)(?:: [^=\n]+)? = "((?=\w*[a-z])[A-Z]\w{4,})"$', re.MULTILINE)
+"""A constant of a module that may be a reason."""
+
+POSTS: Final = re.compile(r"event\(|_report\(|reportingController")
+"""Modules without these words post no events and are not parsed."""
 
 
-def constants(tree: ast.Module) -> dict[str, str]:
-    """Names of this module that stand for one text."""
-    found = {}
-    for node in tree.body:
-        target = (
-            node.target
-            if isinstance(node, ast.AnnAssign)
-            else node.targets[0]
-            if isinstance(node, ast.Assign)
-            else None
-        )
-        value = getattr(node, "value", None)
-        if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):
-            found[target.id] = value.value
-    return found
+def sources() -> list[str]:
+    paths = [path for path in sorted(PACKAGE.rglob("*.py")) if "sandbox" not in path.relative_to(PACKAGE).parts]
+    return [path.read_text(encoding="utf-8") for path in paths]
+
+
+def constants(source: str) -> dict[str, str]:
+    """Constants of a module by name."""
+    return dict(CONSTANT.findall(source))
 
 
 def reasons(expression: ast.expr, known: dict[str, str]) -> Iterator[str]:
@@ -50,12 +44,12 @@ def reasons(expression: ast.expr, known: dict[str, str]) -> Iterator[str]:
 
 def written() -> set[str]:
     """Reasons that calls of the recorder, and event objects of the node agent, name."""
-    modules = list(trees())
-    known = {name: text for tree in modules for name, text in constants(tree).items() if REASON.fullmatch(text)}
+    modules = sources()
+    known = {name: text for source in modules for name, text in constants(source).items()}
     found: set[str] = set()
-    for tree in modules:
-        near = {**known, **constants(tree)}
-        for node in ast.walk(tree):
+    for source in filter(POSTS.search, modules):
+        near = {**known, **constants(source)}
+        for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and RECORDS.match(node.func.attr):
                 given = [word.value for word in node.keywords if word.arg == "reason"] or node.args[:1]
                 found.update(text for one in given for text in reasons(one, near))

@@ -1,6 +1,5 @@
 """The table of failure modes is complete and true as far as it can be checked: every test that it names exists."""
 
-import ast
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,8 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 DOCUMENT: Final = ROOT / "docs" / "failure-modes.md"
+DEFINITION: Final = re.compile(r"^(|    )(class|def|async def) (\w+)", re.MULTILINE)
+
 AT_LEAST: Final = 190
 """Minimum number of failure modes: a row has one or more, each with its test."""
 
@@ -28,13 +29,13 @@ def rows() -> list[Row]:
 
 
 def named_in(path: Path) -> set[str]:
-    """Names of test functions, those inside of classes with their class."""
-    found = set()
-    for part in ast.parse(path.read_text()).body:
-        inner = part.body if isinstance(part, ast.ClassDef) else [part]
-        prefix = f"{part.name}::" if isinstance(part, ast.ClassDef) else ""
-        functions = (one for one in inner if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
-        found |= {prefix + one.name for one in functions if one.name.startswith("test_")}
+    """Return the names of test functions of a file, those inside of classes with their class."""
+    found, group = set(), ""
+    for indent, kind, name in DEFINITION.findall(path.read_text()):
+        if kind == "class" and not indent:
+            group = f"{name}::"
+        elif name.startswith("test_"):
+            found.add(f"{group}{name}" if indent else name)
     return found
 
 
