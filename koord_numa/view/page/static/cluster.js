@@ -159,7 +159,7 @@ const clusterView = (main, query) => {
     on: { input: (event) => { filters.text = event.target.value; refresh(); } } });
   const wanted = (label, name) => el("label", {}, label,
     el("input", { type: "number", min: "0", step: "any", name, value: filters[name], on: { input: (event) => { filters[name] = event.target.value; refresh(); } } }));
-  const count = wanted("devices", "count");
+  const count = wanted("Devices", "count");
   const form = el("form", { class: "filter", on: { submit: (event) => event.preventDefault() } },
     el("label", {}, "Filter", text), states.wrapper, owners.wrapper, group.wrapper,
     el("fieldset", {}, el("legend", {}, "Room on one NUMA node for"), wanted("CPUs", "cpus"), wanted("GiB memory", "memory"), count, device.wrapper));

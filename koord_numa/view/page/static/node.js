@@ -145,7 +145,7 @@ const nodeView = async (main, name, query) => {
     el("p", {}, el("a", { href: "#/cluster" }, "← Cluster")),
     el("h2", {}, node.name),
     node.why ? el("p", { class: "bad" }, node.why) : null,
-    facts([["CPUs of", node.cpusOf === "none" ? "not known" : node.cpusOf], ["NUMA policy", node.policy || "none"], ["Scope", node.scope || "–"],
+    facts([["CPUs of", node.cpusOf === "none" ? "not known" : node.cpusOf], ["Policy", node.policy || "none"], ["Scope", node.scope || "–"],
       ["Largest aligned request", node.largest || "none"], ["Pods counted", number(node.pods.length)]]),
     byNumber ? byNumber.form : null,
     node.machine ? drawing(node, chosen) : el("p", { class: "muted" }, "No NUMA nodes are published for this node."),
