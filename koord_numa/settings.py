@@ -22,7 +22,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
 from koord_numa.core.claims.pools import Features
-from koord_numa.core.fit.spread import SYSTEM_DEFAULTS
+from koord_numa.core.fit.pod_placement import SYSTEM_DEFAULTS
 from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS, StatedOptions
 from koord_numa.core.objects.constraints import SpreadConstraint
 from koord_numa.core.objects.vocabulary import (
@@ -35,7 +35,7 @@ from koord_numa.core.objects.vocabulary import (
     UnknownKubeletOptions,
 )
 from koord_numa.core.resources import CPU, MEMORY, supply
-from koord_numa.core.spelling import closest
+from koord_numa.wire.errors import closest
 from koord_numa.wire.names import DEFAULT_SCHEDULER, LEASE_NAMESPACE
 
 

@@ -7,18 +7,16 @@ from typing import Any
 import pytest
 
 from koord_numa.core.allocation.allocate import AllocateOptions, WithoutTopology
-from koord_numa.core.claims.allocation import DeviceUsage
+from koord_numa.core.claims.claim import DeviceUsage, PodClaims
 from koord_numa.core.claims.cpus import CpuSite
 from koord_numa.core.claims.device_hints import ClaimDevices
 from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.claims.pools import NodeDevices, gather_pools
-from koord_numa.core.claims.resource_claim import PodClaims
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.devices import device_offer
-from koord_numa.core.fit.pod_affinity import pod_affinity_counts
-from koord_numa.core.fit.spread import spread_counts
+from koord_numa.core.fit.pod_placement import pod_affinity_counts, spread_counts
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.objects.constraints import (
     Constraints,

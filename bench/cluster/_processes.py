@@ -26,9 +26,9 @@ import uvloop
 
 from bench.cluster._cluster import PATIENCE, Cluster, cpu_seconds
 from bench.figure import NotMeasurableError
+from koord_numa.sandbox import definitions
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.apiserver.server import write_kubeconfig
-from koord_numa.sandbox.bundled import definitions
 
 IDLE: Final = 0.05
 """CPU seconds in a second of a process that has nothing to do."""

@@ -16,8 +16,8 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.node.api_client import ApiAccess, NodeApi
+from koord_numa.sandbox import definitions
 from koord_numa.sandbox.apiserver import ApiServer
-from koord_numa.sandbox.bundled import definitions
 from koord_numa.sandbox.machines import Fleet, NodeDescription, NodeServices, Shape, Style
 from koord_numa.wire import names
 from tests.node.fake_nri import nri_runtime

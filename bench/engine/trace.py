@@ -23,8 +23,7 @@ from koord_numa.cli.cluster.trace import GPU, TracePod, read_trace_nodes, read_t
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.verdicts import Alignment
 from koord_numa.core.objects.vocabulary import ScoringType
-from koord_numa.core.rebind.layout import NodeLayout
-from koord_numa.core.rebind.pinned_pods import amounts_after
+from koord_numa.core.rebind.layout import NodeLayout, amounts_after
 from koord_numa.core.rebind.plan import RebindPlan, Threshold, improvement, plan_rebind
 from koord_numa.core.resources import CPU
 from koord_numa.core.value_objects import replace

@@ -17,8 +17,8 @@ from bench.fleet._shapes import Template
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.engine import Dependencies, Scheduler, Source
 from koord_numa.ports import Conflict, Gone, ObjectReference
+from koord_numa.sandbox import definitions
 from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions, JsonObject
-from koord_numa.sandbox.bundled import definitions
 from koord_numa.sandbox.machines import Fleet, NodeDescription
 from koord_numa.settings import Settings
 from koord_numa.wire import parse_node, parse_pod, parse_topology

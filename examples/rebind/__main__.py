@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from koord_numa.sandbox import definitions
 from koord_numa.sandbox.apiserver import ApiServer
-from koord_numa.sandbox.bundled import definitions
 from koord_numa.sandbox.machines import Fleet, load_descriptions
 
 HERE = Path(__file__).parent

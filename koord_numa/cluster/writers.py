@@ -11,22 +11,20 @@ from cachetools import LRUCache
 
 from koord_numa.cluster.client import APPLY_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Api, Body
 from koord_numa.cluster.resources import CLAIMS, POD_GROUPS, PODS, REBINDS, RESOURCE_CLAIMS, VOLUMES, Call, Resource
-from koord_numa.core.claims.allocation import Allocation
-from koord_numa.core.claims.claim import DeviceRequest
+from koord_numa.core.claims.claim import Allocation, DeviceRequest, ResourceClaim
 from koord_numa.core.claims.extended_resources import RequestMapping
 from koord_numa.core.claims.node_allocatable import ClaimAmounts
-from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.gangs.model import Dialect, GroupStatus, PodGroup
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim
-from koord_numa.core.rebind.pinned_pods import NumaAmounts
+from koord_numa.core.rebind.layout import NumaAmounts
 from koord_numa.core.rebind.plan import PodRevision, RebindAnswer, RebindRequest
 from koord_numa.ports import Conflict, Forbidden, Gone, Invalid, StillAllowed, Unavailable, UnknownOutcome
 from koord_numa.wire import names
 from koord_numa.wire.errors import WireError
-from koord_numa.wire.metadata import rfc3339, rfc3339_micro, shortened
 from koord_numa.wire.names import RESERVED_AT
+from koord_numa.wire.parsing import rfc3339, rfc3339_micro, shortened
 from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.rebinds import automatic_rebind, parse_rebind, rebind_status, with_cpus
 from koord_numa.wire.resource_claims import (

@@ -54,8 +54,7 @@ from koord_numa.engine.preemption.executor import Executor
 from koord_numa.engine.queue.cluster_events import FREES_NOTHING, ClusterEvent
 from koord_numa.engine.queue.nominator import Nominator
 from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass, RequestClasses
-from koord_numa.engine.queue.queueing_hints import NodeChange, wake
-from koord_numa.engine.queue.scheduling_queue import QueueNumbers, SchedulingQueue
+from koord_numa.engine.queue.scheduling_queue import NodeChange, QueueNumbers, SchedulingQueue, wake
 from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.engine.ranking.selector import Limits, Listers, NodeSelection
 from koord_numa.engine.schedule_one import SchedulingLoop

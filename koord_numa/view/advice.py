@@ -31,7 +31,6 @@ from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.plan import RebindPlan, plan_rebind
 from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList
 from koord_numa.core.scheduling.filters import ScoredPlacement
-from koord_numa.core.spelling import is_near, plain
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.value_objects import ValueObject, replace
@@ -39,6 +38,7 @@ from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.rebind.context import layout_of_node
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.text import short_amounts
+from koord_numa.wire.errors import is_near, plain
 
 
 class Remedy(ValueObject):

@@ -10,12 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from koord_numa.core.claims.allocation import Allocation
-from koord_numa.core.claims.claim import AllocationMode, DeviceRequirements
+from koord_numa.core.claims.claim import Allocation, AllocationMode, DeviceRequirements, ResourceClaim
 from koord_numa.core.claims.cpus import CAPACITY, NANO, cpu_count, is_cpu_device
 from koord_numa.core.claims.extended_resources import IN_MEMORY, Served, extended_requests
 from koord_numa.core.claims.inventory import Device, DeviceId
-from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet, members
 from koord_numa.core.devices import DeviceOffer, free_devices, free_partitions

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from koord_numa.core.claims.allocation import Allocation
+from koord_numa.core.claims.claim import Allocation
 from koord_numa.core.claims.cpus import cpu_count, cpus_of, is_cpu_device
 from koord_numa.core.explain import amounts_text
 from koord_numa.core.objects.devices import devices_text

@@ -31,23 +31,24 @@ from koord_numa.core.objects.devices import (
     VirtualFunction,
 )
 from koord_numa.core.resources import format_amount
-from koord_numa.core.spelling import closest
 from koord_numa.wire import names
-from koord_numa.wire.errors import FieldPath, WireError, quoted
-from koord_numa.wire.metadata import Head, head, version
+from koord_numa.wire.errors import FieldPath, WireError, closest, quoted
 from koord_numa.wire.parsing import (
     EnumReader,
     GoJson,
+    Head,
     Int64,
     ParsedCache,
     Problems,
     Quantity,
     Strict,
+    head,
     load_json,
     read,
     read_as,
     requested,
     supplied,
+    version,
 )
 from koord_numa.wire.workloads import LabelSelectorModel, label_pairs, label_selector
 

@@ -24,8 +24,19 @@ from koord_numa.core.gangs.model import (
 from koord_numa.core.value_objects import replace
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError, quoted
-from koord_numa.wire.metadata import Head, head, version
-from koord_numa.wire.parsing import DEFERRED, Count, EnumReader, Problems, Strict, load_json, read, read_as
+from koord_numa.wire.parsing import (
+    DEFERRED,
+    Count,
+    EnumReader,
+    Head,
+    Problems,
+    Strict,
+    head,
+    load_json,
+    read,
+    read_as,
+    version,
+)
 
 T = TypeVar("T")
 

@@ -11,9 +11,8 @@ from typing import Final
 
 from koord_numa.core.objects.vocabulary import KubeletPolicy, PriorityClass, QosClass
 from koord_numa.core.resources import CPU, MEMORY
-from koord_numa.core.spelling import is_near, plain
 from koord_numa.wire import names
-from koord_numa.wire.errors import QUOTED, FieldPath, WireError
+from koord_numa.wire.errors import QUOTED, FieldPath, WireError, is_near, plain
 from koord_numa.wire.parsing import GoJson, load_json
 
 LABEL: Final = "label"

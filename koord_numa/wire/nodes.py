@@ -13,17 +13,18 @@ from koord_numa.core.objects.vocabulary import NodeBindPolicy, NumaAllocateStrat
 from koord_numa.core.resources import CPU, MILLI, PODS
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, quoted
-from koord_numa.wire.metadata import Head, head
 from koord_numa.wire.misspelled_keys import unread_members, unread_node_keys, unread_ratios
 from koord_numa.wire.parsing import (
     DEFERRED,
     EnumReader,
     GoJson,
+    Head,
     Problems,
     Quantity,
     Strict,
     T,
     current_name,
+    head,
     load_json,
     read,
     read_as,

@@ -28,14 +28,12 @@ from koord_numa.core.objects.vocabulary import (
 from koord_numa.core.pod_resources import OWN_CPUS, may_use_cpuset
 from koord_numa.core.pod_resources import priority_class as band_of
 from koord_numa.core.resources import ResourceList, format_amount
-from koord_numa.core.spelling import closest, meant
 from koord_numa.core.value_objects import replace
 from koord_numa.wire import names
 from koord_numa.wire.devices import device_allocated
-from koord_numa.wire.errors import FieldPath, WireError, quoted
-from koord_numa.wire.metadata import Head
+from koord_numa.wire.errors import FieldPath, WireError, closest, meant, quoted
 from koord_numa.wire.misspelled_keys import unread_pod_keys
-from koord_numa.wire.parsing import EnumReader, GoJson, Id, ParsedCache, Quantity, load_json, read_json, requested
+from koord_numa.wire.parsing import EnumReader, GoJson, Head, Id, ParsedCache, Quantity, load_json, read_json, requested
 from koord_numa.wire.workloads import LabelSelectorModel, label_selector
 
 T = TypeVar("T")

@@ -18,8 +18,7 @@ from koord_numa.wire.devices import ANNOTATIONS as DEVICE_ANNOTATIONS
 from koord_numa.wire.devices import device_grants
 from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.gangs import ANNOTATIONS as GANG_ANNOTATIONS
-from koord_numa.wire.metadata import Head, controller_uid, has_coined_name
-from koord_numa.wire.parsing import ParsedCache, Problems, read_time
+from koord_numa.wire.parsing import Head, ParsedCache, Problems, controller_uid, has_coined_name, read_time
 from koord_numa.wire.pod_annotations import cached_assignment
 from koord_numa.wire.pod_requests import FREE_KINDS, ConstraintsModel, ContainerModel, WorkloadModel, pod_request
 from koord_numa.wire.raw_json import UnreadObject

@@ -29,8 +29,7 @@ from koord_numa.wire import names
 from koord_numa.wire.devices import device_spec
 from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.gangs import gang_of_pod
-from koord_numa.wire.metadata import Head
-from koord_numa.wire.parsing import Count, EnumReader, Problems, Quantity, Strict, Weight, read, requested
+from koord_numa.wire.parsing import Count, EnumReader, Head, Problems, Quantity, Strict, Weight, read, requested
 from koord_numa.wire.pod_annotations import isolated, numa_spread, policies, priority_class, qos_class
 from koord_numa.wire.workloads import (
     LabelSelectorModel,

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from koord_numa.core.claims.claim import PodResourceClaim
 from koord_numa.core.claims.node_allocatable import ClaimAmounts, Overhead, counted_with
-from koord_numa.core.claims.resource_claim import PodResourceClaim
 from koord_numa.core.objects.devices import DeviceGrants
 from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, QosClass
@@ -17,9 +17,20 @@ from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.wire import names
 from koord_numa.wire.devices import device_grants
 from koord_numa.wire.errors import FieldPath
-from koord_numa.wire.metadata import Head, Metadata, head, version
 from koord_numa.wire.nodes import pod_images
-from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, read, read_time, requested
+from koord_numa.wire.parsing import (
+    Head,
+    Int64,
+    Metadata,
+    Problems,
+    Quantity,
+    Strict,
+    head,
+    read,
+    read_time,
+    requested,
+    version,
+)
 from koord_numa.wire.pod_annotations import cached_assignment, check_bind_policy, check_demands
 from koord_numa.wire.pod_cache import (
     CachedRequest,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.rebind.pinned_pods import NumaAmounts
+from koord_numa.core.rebind.layout import NumaAmounts
 from koord_numa.core.rebind.plan import (
     DEFAULT_DEADLINE,
     NodeFigures,
@@ -19,8 +19,7 @@ from koord_numa.core.rebind.plan import (
 )
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
-from koord_numa.wire.metadata import head, version
-from koord_numa.wire.parsing import EnumReader, Int64, Problems, Strict, read, read_time
+from koord_numa.wire.parsing import EnumReader, Int64, Problems, Strict, head, read, read_time, version
 from koord_numa.wire.pod_annotations import quantities
 
 ACTIONS: Final = EnumReader({action.value: action for action in RebindAction})

@@ -8,29 +8,31 @@ from typing import Any, Final
 import orjson
 from pydantic import Field
 
-from koord_numa.core.claims.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
 from koord_numa.core.claims.claim import (
+    AllocatedConfig,
+    Allocation,
     AllocationMode,
     ClaimConfig,
     ClaimSpec,
+    ConfigSource,
     DeviceClass,
     DeviceConstraint,
     DeviceRequest,
     DeviceRequirements,
+    DeviceResult,
     DeviceToleration,
     OpaqueConfig,
+    ResourceClaim,
 )
 from koord_numa.core.claims.extended_resources import RequestMapping
 from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.claims.node_allocatable import ClaimAmounts, Overhead
-from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.constraints import NodeTerm, Requirement
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.resources import format_nano
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.wire.errors import FieldPath
-from koord_numa.wire.metadata import head
-from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, is_nested_deeper, read
+from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, head, is_nested_deeper, read
 from koord_numa.wire.resource_slices import nano
 from koord_numa.wire.workloads import NodeSelectorModel, node_terms
 

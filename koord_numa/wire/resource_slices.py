@@ -26,8 +26,7 @@ from koord_numa.core.objects.constraints import NodeTerm
 from koord_numa.core.resources import parse_quantity
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.wire.errors import FieldPath, quoted
-from koord_numa.wire.metadata import head
-from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, read
+from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, head, read
 from koord_numa.wire.workloads import NodeSelectorModel, node_terms
 
 

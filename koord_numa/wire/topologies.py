@@ -16,25 +16,26 @@ from koord_numa.core.objects.node import (
     Pinning,
 )
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NumaPolicy
-from koord_numa.core.spelling import is_near, plain
 from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.wire import names
-from koord_numa.wire.errors import FieldPath, WireError, quoted
+from koord_numa.wire.errors import FieldPath, WireError, is_near, plain, quoted
 from koord_numa.wire.kubelet_state import kubelet_checkpoint
-from koord_numa.wire.metadata import Head, head, version
 from koord_numa.wire.misspelled_keys import unread_attributes, unread_members, unread_topology_keys
 from koord_numa.wire.nodes import Reservation, amplification, reservation
 from koord_numa.wire.parsing import (
     DEFERRED,
     GoJson,
+    Head,
     Id,
     ParsedCache,
     Problems,
     Strict,
+    head,
     load_json,
     read,
     read_as,
     read_json,
+    version,
 )
 from koord_numa.wire.pod_annotations import cpu_list, numa_id
 from koord_numa.wire.zones import (

@@ -18,8 +18,19 @@ from koord_numa.core.objects.volumes import (
 )
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
-from koord_numa.wire.metadata import head, version
-from koord_numa.wire.parsing import EnumReader, Int64, Problems, Quantity, Strict, read, requested, supplied, supply
+from koord_numa.wire.parsing import (
+    EnumReader,
+    Int64,
+    Problems,
+    Quantity,
+    Strict,
+    head,
+    read,
+    requested,
+    supplied,
+    supply,
+    version,
+)
 from koord_numa.wire.workloads import LabelSelectorModel, NodeSelectorModel, label_selector, node_terms
 
 

@@ -17,8 +17,7 @@ from koord_numa.core.objects.constraints import (
     WorkloadKind,
 )
 from koord_numa.wire.errors import FieldPath
-from koord_numa.wire.metadata import Head, Owner, head
-from koord_numa.wire.parsing import EnumReader, Int64, Problems, Strict, read
+from koord_numa.wire.parsing import EnumReader, Head, Int64, Owner, Problems, Strict, head, read
 
 LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _LISTED: Final = (Operator.IN, Operator.NOT_IN)

@@ -6,8 +6,8 @@ import pytest
 
 from bench.cluster._background import TOPOLOGIES, Background
 from bench.cluster._cluster import Cluster
+from koord_numa.sandbox import definitions
 from koord_numa.sandbox.apiserver import ApiServer
-from koord_numa.sandbox.bundled import definitions
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Final
 import yaml
 
 from koord_numa.cli.demo.sandbox_cluster import sandbox_cluster
-from koord_numa.sandbox.bundled import DEMO_RACK
+from koord_numa.sandbox import DEMO_RACK
 from koord_numa.sandbox.machines import load_descriptions
 from tests.cli.small import ask
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.objects.vocabulary import QosClass
-from koord_numa.core.spelling import closest, is_near, meant, plain
+from koord_numa.wire.errors import closest, is_near, meant, plain
 
 WORDS = st.text("abc", max_size=6)
 

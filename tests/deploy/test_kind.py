@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from koord_numa.core.objects.verdicts import Placement, Reason, Unschedulable
+from koord_numa.sandbox import definitions
 from koord_numa.sandbox.apiserver import ApiServer
-from koord_numa.sandbox.bundled import definitions
 from koord_numa.settings import Settings
 from koord_numa.wire.pods import parse_pod
 from tests.chaos.truth import Objects, rebuilt

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.sandbox import definitions
 from koord_numa.sandbox.apiserver import DirectStore
-from koord_numa.sandbox.bundled import definitions
 from koord_numa.sandbox.controllers import JobController
 from koord_numa.sandbox.devices import SimulatedDevices
 from koord_numa.settings import Settings, load_settings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.claims.resource_claim import PodResourceClaim
+from koord_numa.core.claims.claim import PodResourceClaim
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Assignment, NumaSpec, Pod, PodKey

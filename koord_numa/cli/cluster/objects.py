@@ -35,9 +35,8 @@ from koord_numa.cluster.resources import (
     WORKLOADS,
     Resource,
 )
-from koord_numa.core.claims.claim import DeviceClass
+from koord_numa.core.claims.claim import DeviceClass, ResourceClaim
 from koord_numa.core.claims.inventory import DeviceTaintRule, ResourceSlice
-from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.gangs.model import PodGroup
 from koord_numa.core.objects.constraints import DisruptionBudget, Namespace, Workload, WorkloadKind
 from koord_numa.core.objects.devices import DeviceInventory

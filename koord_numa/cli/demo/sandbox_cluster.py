@@ -14,8 +14,8 @@ from koord_numa.core.value_objects import MutableObject, ValueObject, value_fiel
 from koord_numa.node.agent import Agent
 from koord_numa.node.api_client import ApiAccess, NodeApi
 from koord_numa.node.publisher import AgentConfig
+from koord_numa.sandbox import definitions
 from koord_numa.sandbox.apiserver import ApiServer
-from koord_numa.sandbox.bundled import definitions
 from koord_numa.sandbox.controllers import JobController
 from koord_numa.sandbox.devices import SimulatedDevices
 from koord_numa.sandbox.machines import Fleet, NodeDescription, NodeServices, Style

@@ -36,7 +36,7 @@ from koord_numa.cli.demo.scenario import (
 from koord_numa.cli.render.placements import machine_picture, placements, waiting
 from koord_numa.cli.render.tables import open_console
 from koord_numa.core.value_objects import ValueObject
-from koord_numa.sandbox.bundled import DEMO_PODS, DEMO_RACK
+from koord_numa.sandbox import DEMO_PODS, DEMO_RACK
 from koord_numa.sandbox.machines import load_descriptions
 from koord_numa.view.text import count
 

@@ -21,6 +21,7 @@ from koord_numa.core.cel.functions import (
     substitute,
     unify,
 )
+from koord_numa.core.cel.operators import parse_duration, parse_timestamp
 from koord_numa.core.cel.parser import (
     Bind,
     CallExpression,
@@ -34,9 +35,7 @@ from koord_numa.core.cel.parser import (
     OptionalMap,
     Select,
 )
-from koord_numa.core.cel.standard_library import TABLE
-from koord_numa.core.cel.standard_library.operators import parse_duration, parse_timestamp
-from koord_numa.core.cel.standard_library.strings import pattern
+from koord_numa.core.cel.standard_library import TABLE, pattern
 from koord_numa.core.cel.values import CompileError, EvaluationError, Uint
 
 Scope = Mapping[str, Type]

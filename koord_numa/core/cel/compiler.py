@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, Final
 
-from koord_numa.core.cel.frame import CelDevice, Frame
 from koord_numa.core.cel.functions import QUALIFIED, Overload, constant_time
 from koord_numa.core.cel.parser import (
     Bind,
@@ -23,6 +22,8 @@ from koord_numa.core.cel.runtime import (
     DEVICE_NAMES,
     LOOPS,
     OPERATORS,
+    CelDevice,
+    Frame,
     LoopBody,
     contained,
     contained_in_constant,

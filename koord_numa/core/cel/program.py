@@ -7,7 +7,6 @@ from typing import Final
 
 from koord_numa.core.cel.checker import check
 from koord_numa.core.cel.compiler import Evaluate, compile_tree
-from koord_numa.core.cel.frame import CelDevice, Frame, TimedFrame
 from koord_numa.core.cel.parser import (
     Bind,
     CallExpression,
@@ -22,6 +21,7 @@ from koord_numa.core.cel.parser import (
     Select,
     parse,
 )
+from koord_numa.core.cel.runtime import CelDevice, Frame, TimedFrame
 from koord_numa.core.cel.values import TYPE_NAMES, CelError, CompileError, CostExceededError, EvaluationError
 
 

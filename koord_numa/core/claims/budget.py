@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
-from koord_numa.core.cel.frame import LIMITS
 from koord_numa.core.cel.program import CelDevice, Program, compile_selector, is_compiled
+from koord_numa.core.cel.runtime import LIMITS
 from koord_numa.core.cel.values import CelError, detached
 from koord_numa.core.claims.inventory import Device
 from koord_numa.core.value_objects import MutableObject, ValueObject, value_field

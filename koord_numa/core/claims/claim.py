@@ -1,11 +1,13 @@
-"""ResourceClaims and DeviceClasses (resource.k8s.io/v1): device requests, constraints and configuration."""
+"""ResourceClaims and DeviceClasses (resource.k8s.io/v1): requests, constraints, allocations, and the claims of one pod."""
 
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
-from typing import Final
+from enum import Enum, StrEnum
+from typing import Final, TypeVar
 
-from koord_numa.core.claims.inventory import DeviceTaint
-from koord_numa.core.value_objects import ValueObject, value_field
+from koord_numa.core.claims.inventory import Amounts, DeviceId, DeviceTaint
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.constraints import NodeTerm
+from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
 
 MAX_RESULTS: Final = 32
 """Maximum number of devices of one claim, as resource/v1 AllocationResultsMaxSize."""
@@ -153,3 +155,220 @@ class ClaimToAllocate(ValueObject):
 
 
 Classes = Mapping[str, DeviceClass]
+
+
+class DeviceResult(ValueObject):
+    """
+    One device that is allocated for one request.
+
+    ``consumed`` lists capacities in 10^-9 units. The allocator marks a new share with the id ``new``. The writer of the
+    allocation replaces the mark by a UUID, because the core has no source of randomness.
+    """
+
+    request: str
+    device: DeviceId
+    admin_access: bool = False
+    tolerations: tuple[DeviceToleration, ...] = ()
+    share_id: str = ""
+    consumed: tuple[tuple[str, int], ...] = ()
+    binding_conditions: tuple[str, ...] = ()
+    binding_failure_conditions: tuple[str, ...] = ()
+
+
+NEW_SHARE = "new"
+
+
+class ConfigSource(Enum):
+    """Source of a configuration."""
+
+    CLASS = "FromClass"
+    CLAIM = "FromClaim"
+
+
+class AllocatedConfig(ValueObject):
+    """Configuration of the named requests, or of all requests when none is named."""
+
+    source: ConfigSource
+    requests: tuple[str, ...]
+    opaque: OpaqueConfig | None
+
+
+class Allocation(ValueObject):
+    """
+    The allocated devices and the configuration of one claim.
+
+    ``nodes`` are alternative node selector terms. None means that the devices can be used from every node.
+    """
+
+    results: tuple[DeviceResult, ...] = ()
+    configs: tuple[AllocatedConfig, ...] = ()
+    nodes: tuple[NodeTerm, ...] | None = None
+
+    def with_share_ids(self, ids: "list[str]") -> "Allocation":
+        """Return the allocation with an id for each new share, taken from the end of the list."""
+        return replace(
+            self,
+            results=tuple(replace(it, share_id=ids.pop()) if it.share_id == NEW_SHARE else it for it in self.results),
+        )
+
+
+class DeviceUsage(MutableObject):
+    """
+    Devices in use in the whole cluster.
+
+    Results with admin access do not count. Results of other drivers and of vanished devices count.
+
+    ``shares`` is the number of allocations of a shared device, and ``consumed`` the sum of their capacity in 10^-9
+    units. Other devices are exclusive. The account is a multiset: an allocation that is added twice must be removed
+    twice.
+    """
+
+    exclusive: dict[DeviceId, int] = value_field(default_factory=dict)
+    shares: dict[DeviceId, int] = value_field(default_factory=dict)
+    consumed: dict[DeviceId, dict[str, int]] = value_field(default_factory=dict)
+
+    def add(self, allocation: Allocation) -> None:
+        """Add every device of an allocation."""
+        self._apply(allocation, 1)
+
+    def remove(self, allocation: Allocation) -> None:
+        """Remove the devices of an added allocation."""
+        self._apply(allocation, -1)
+
+    def _apply(self, allocation: Allocation, sign: int) -> None:
+        for result in allocation.results:
+            # Admin access neither reserves a device nor blocks other claims.
+            if result.admin_access:
+                continue
+            # A share has an id (consumable capacity). A result without an id holds the whole device.
+            if not result.share_id:
+                _count(self.exclusive, result.device, sign)
+                continue
+            _count(self.shares, result.device, sign)
+            amounts = self.consumed.setdefault(result.device, {})
+            for name, amount in result.consumed:
+                _count(amounts, name, sign * amount)
+            if not amounts:
+                del self.consumed[result.device]
+
+    def in_use(self, device: DeviceId) -> bool:
+        """Return whether an allocation holds the device exclusively."""
+        return device in self.exclusive
+
+    def shared_by_some(self, device: DeviceId) -> bool:
+        """Return whether an allocation holds a share of the device."""
+        return device in self.shares
+
+    def consumed_of(self, device: DeviceId) -> Amounts:
+        """Return the capacity of a shared device that allocations hold, in 10^-9 units."""
+        return self.consumed.get(device, _NOTHING)
+
+    @classmethod
+    def of(cls, allocations: Iterable[Allocation]) -> "DeviceUsage":
+        """Return the usage of the given allocations."""
+        usage = cls()
+        for allocation in allocations:
+            usage.add(allocation)
+        return usage
+
+
+K = TypeVar("K")
+
+_NOTHING: Mapping[str, int] = {}
+
+
+def _count(counts: dict[K, int], key: K, change: int) -> None:
+    value = counts.get(key, 0) + change
+    if value:
+        counts[key] = value
+    else:
+        counts.pop(key, None)
+
+
+class ResourceClaim(ValueObject):
+    """
+    A ResourceClaim.
+
+    ``reserved_for`` are the uids of pods that may use the claim. ``other_consumers`` is the number of other consumers, ``reserved_groups``
+    the uids of the PodGroups among them.
+    ``conditions`` are the conditions with status True that a driver reports for an allocated device.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    version: str = ""
+    spec: ClaimSpec = value_field(default_factory=ClaimSpec)
+    allocation: Allocation | None = None
+    reserved_for: tuple[str, ...] = ()
+    other_consumers: int = 0
+    reserved_groups: tuple[str, ...] = ()
+    owner: str = (
+        ""  # uid of the controlling pod or PodGroup of a template's claim, or of a claim for extended resources
+    )
+    extended: bool = False  # created by a scheduler for the extended resources of its pod
+    deleting: bool = False
+    protected: bool = False  # has the finalizer that protects an allocated claim
+    conditions: frozenset[tuple[DeviceId, str]] = frozenset()
+    problem: str = ""  # reason why the object is malformed; such a claim gets no devices
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    def is_older_than(self, other: "ResourceClaim") -> bool:
+        """
+        Return whether this object was read before the other.
+
+        Resource versions increase within a cluster. Versions that are not numbers cannot be compared.
+        """
+        try:
+            return int(self.version) < int(other.version)
+        except ValueError:
+            return False
+
+    def to_allocate(self) -> ClaimToAllocate:
+        """Return the claim as input of the allocator."""
+        return ClaimToAllocate(self.namespace, self.name, self.spec)
+
+
+class PodResourceClaim(ValueObject):
+    """
+    An entry of ``spec.resourceClaims``.
+
+    ``claim`` is the name of the ResourceClaim, empty until the claim of a template is created. ``needed`` is false
+    after the controller has reported that the template creates no claim. ``template`` is the name of the template.
+    """
+
+    name: str
+    claim: str = ""
+    from_template: bool = False
+    needed: bool = True
+    template: str = ""
+
+
+class MadeClaim(ValueObject):
+    """The claim for extended resources from an earlier attempt of the pod: its requests, and whether it has devices."""
+
+    requests: tuple[DeviceRequest, ...]
+    allocated: bool = False
+
+
+class PodClaims(ValueObject):
+    """
+    The claims of a pod as input of node decisions. Equal for pods with equal claims, whatever the names.
+
+    ``problem`` is the reason why the pod cannot be tried yet. ``allocated`` are the node selectors of allocated claims,
+    ``devices`` and ``cpus`` their devices and CPUs: the pod must be near them, as with devices that are not yet
+    allocated. ``extended`` are the pod's extended resources and the DeviceClass of each, used on nodes that do not
+    advertise them. ``made`` is the existing claim for them. ``held`` are results of allocated claims, by entry, whose
+    devices consume resources of the node.
+    """
+
+    to_allocate: tuple[ClaimToAllocate, ...] = ()
+    allocated: tuple[tuple[NodeTerm, ...], ...] = ()
+    problem: str = ""
+    devices: tuple[DeviceId, ...] = ()
+    cpus: CpuSet = EMPTY
+    extended: tuple[tuple[str, str], ...] = ()
+    made: MadeClaim | None = None
+    held: tuple[tuple[str, tuple[DeviceResult, ...]], ...] = ()

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from koord_numa.core.claims.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
-from koord_numa.core.claims.claim import OpaqueConfig
+from koord_numa.core.claims.claim import AllocatedConfig, Allocation, ConfigSource, DeviceResult, OpaqueConfig
 from koord_numa.core.claims.inventory import Device, DeviceId
 from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
 from koord_numa.core.cpus.bind_policies import CpuPolicies, pick_cpus

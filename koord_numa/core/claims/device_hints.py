@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from koord_numa.core.claims.allocation import Allocation, DeviceUsage
-from koord_numa.core.claims.allocator import ALTERNATIVES, Allocated, allocate
-from koord_numa.core.claims.claim import Classes
+from koord_numa.core.claims.allocator import ALTERNATIVES, MAX_STEPS, Allocated, allocate
+from koord_numa.core.claims.claim import Allocation, Classes, DeviceUsage, PodClaims
 from koord_numa.core.claims.cpus import (
     DRIVER,
     CpuClaimError,
@@ -19,8 +18,6 @@ from koord_numa.core.claims.cpus import (
 from koord_numa.core.claims.inventory import Device, DeviceId
 from koord_numa.core.claims.node_allocatable import ClaimAmounts, claim_amounts
 from koord_numa.core.claims.pools import NodeDevices
-from koord_numa.core.claims.resource_claim import PodClaims
-from koord_numa.core.claims.search import MAX_STEPS
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpuset import EMPTY, CpuSet

@@ -10,8 +10,8 @@ from koord_numa.core.claims.claim import (
     DeviceClass,
     DeviceRequest,
     DeviceRequirements,
+    PodClaims,
 )
-from koord_numa.core.claims.resource_claim import PodClaims
 from koord_numa.core.objects.request import Container, PodRequest, once_per_request
 from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import ContainerKind

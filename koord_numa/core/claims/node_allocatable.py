@@ -8,9 +8,9 @@ uses the claim. Both are added to the requests of the pod. Source: dynamicresour
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from koord_numa.core.claims.allocation import DeviceResult
-from koord_numa.core.claims.capacity import own_name
+from koord_numa.core.claims.claim import DeviceResult
 from koord_numa.core.claims.inventory import Device, DeviceId
+from koord_numa.core.claims.pools import own_name
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MILLI, ResourceList

@@ -5,11 +5,15 @@ Other packages import these names only.
 """
 
 from koord_numa.core.devices.allocation import NUMA_SCOPED, Chosen, Shortage, fits_one_numa_node, partition_points
-from koord_numa.core.devices.demand import COUNTED_DEVICES, TYPE_OF, DeviceDemand, TypeDemand, device_demand
 from koord_numa.core.devices.machine import (
+    COUNTED_DEVICES,
+    TYPE_OF,
     UNUSED,
+    DeviceDemand,
     DeviceMachine,
     DeviceUse,
+    TypeDemand,
+    device_demand,
     device_machine,
     free_devices,
     free_partitions,

@@ -14,12 +14,13 @@ from itertools import chain, combinations
 from typing import Final
 
 from koord_numa.core.cpuset import each, members
-from koord_numa.core.devices.demand import DeviceDemand, TypeDemand
 from koord_numa.core.devices.machine import (
     UNUSED,
+    DeviceDemand,
     DeviceMachine,
     DeviceUse,
     FreeDevices,
+    TypeDemand,
     filled,
     free_devices,
     free_value,

@@ -14,13 +14,14 @@ from koord_numa.core.devices.allocation import (
     partition_points,
     places_of,
 )
-from koord_numa.core.devices.demand import DeviceDemand, device_demand
 from koord_numa.core.devices.machine import (
     NOT_OBSERVED,
     UNUSED,
+    DeviceDemand,
     DeviceMachine,
     DeviceUse,
     Observed,
+    device_demand,
     device_machine,
     device_use,
     double_holds,

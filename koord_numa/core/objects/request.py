@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar
 
-from koord_numa.core.claims.resource_claim import PodResourceClaim
+from koord_numa.core.claims.claim import PodResourceClaim
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.gangs.model import GangRef
 from koord_numa.core.objects.constraints import Constraints, LabelSelector, WorkloadKey

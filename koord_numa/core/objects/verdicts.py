@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from enum import Enum
 
-from koord_numa.core.claims.allocation import Allocation
+from koord_numa.core.claims.claim import Allocation
 from koord_numa.core.claims.node_allocatable import ClaimAmounts
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.devices import DeviceGrants

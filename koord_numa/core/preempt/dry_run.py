@@ -4,10 +4,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from koord_numa.core.claims.allocation import Allocation
+from koord_numa.core.claims.claim import Allocation
 from koord_numa.core.fit.node_filters import has_room
-from koord_numa.core.fit.pod_affinity import Namespaces, PodAffinityCounts, pod_affinity_counts
-from koord_numa.core.fit.spread import SpreadCounts, spread_counts
+from koord_numa.core.fit.pod_placement import (
+    Namespaces,
+    PodAffinityCounts,
+    SpreadCounts,
+    pod_affinity_counts,
+    spread_counts,
+)
 from koord_numa.core.fit.volumes import storage_with, storage_without
 from koord_numa.core.kubelet.arrivals import without_left
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand

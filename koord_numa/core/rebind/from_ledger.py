@@ -18,8 +18,7 @@ from koord_numa.core.objects.vocabulary import (
     NumaPolicy,
 )
 from koord_numa.core.ordering import age_key, reallocation_order
-from koord_numa.core.rebind.layout import NodeLayout
-from koord_numa.core.rebind.pinned_pods import FixedPods, PinnedPod
+from koord_numa.core.rebind.layout import FixedPods, NodeLayout, PinnedPod
 from koord_numa.core.rebind.place_pod import place
 from koord_numa.core.rebind.plan import layout_of_pods
 from koord_numa.core.resources import CPU, MEMORY, MILLI, is_hugepages, is_native

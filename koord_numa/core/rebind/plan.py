@@ -12,8 +12,7 @@ from typing import Final
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet, lowest
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.core.rebind.layout import Arrangement, Figures, NodeLayout
-from koord_numa.core.rebind.pinned_pods import PinnedPod, amounts_after
+from koord_numa.core.rebind.layout import Arrangement, Figures, NodeLayout, PinnedPod, amounts_after
 from koord_numa.core.rebind.search import SearchBudget, better_arrangements, improvements, other_arrangements, ranked
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.value_objects import ValueObject, replace

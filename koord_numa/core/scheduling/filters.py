@@ -21,8 +21,7 @@ from koord_numa.core.fit.node_filters import (
     fits_taints,
     fits_unschedulable,
 )
-from koord_numa.core.fit.pod_affinity import fits_pod_affinity
-from koord_numa.core.fit.spread import fits_spread
+from koord_numa.core.fit.pod_placement import fits_pod_affinity, fits_spread
 from koord_numa.core.fit.volumes import (
     fits_volume_binding,
     fits_volume_limits,

@@ -26,8 +26,8 @@ from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.ledger import Holding, holding_of
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
+from koord_numa.engine.cache.listers import PodIndex
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.cache.topology_lag import RECENT
 from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.queue.pending_pod import KeyedHeap

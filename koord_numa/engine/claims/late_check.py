@@ -18,14 +18,14 @@ from cachetools import LRUCache
 
 from koord_numa.core.claims.allocator import NO_SOLUTION
 from koord_numa.core.claims.budget import SELECTOR_LIMITS, BudgetUsedError, SelectorBudget, Selectors, TurnOverError
+from koord_numa.core.claims.claim import PodClaims, ResourceClaim
 from koord_numa.core.claims.cpus import CpuSite
+from koord_numa.core.claims.demands import count_devices
 from koord_numa.core.claims.device_hints import ClaimDevices
 from koord_numa.core.claims.explain import numbers_of, runs_short
 from koord_numa.core.claims.extended_resources import Served, claims_at, served_by_claim
 from koord_numa.core.claims.node_allocatable import AllocatableError, added_amounts, check_pod_level, counted_with
 from koord_numa.core.claims.pools import NodeDevices
-from koord_numa.core.claims.resource_claim import PodClaims, ResourceClaim
-from koord_numa.core.claims.selection import count_devices
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import EMPTY

@@ -2,8 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 
-from koord_numa.core.claims.allocation import Allocation, DeviceResult
-from koord_numa.core.claims.claim import ClaimSpec, ClaimToAllocate
+from koord_numa.core.claims.claim import (
+    Allocation,
+    ClaimSpec,
+    ClaimToAllocate,
+    DeviceResult,
+    MadeClaim,
+    PodClaims,
+    PodResourceClaim,
+    ResourceClaim,
+)
 from koord_numa.core.claims.cpus import cpus_of
 from koord_numa.core.claims.extended_resources import (
     IN_MEMORY,
@@ -13,7 +21,6 @@ from koord_numa.core.claims.extended_resources import (
     extended_requests,
 )
 from koord_numa.core.claims.inventory import DeviceId
-from koord_numa.core.claims.resource_claim import MadeClaim, PodClaims, PodResourceClaim, ResourceClaim
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.gangs.model import GroupClaim, PodGroup
 from koord_numa.core.objects.request import Pod, PodKey

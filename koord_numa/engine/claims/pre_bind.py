@@ -14,7 +14,7 @@ from logging import getLogger
 from typing import Final
 from uuid import uuid4
 
-from koord_numa.core.claims.allocation import NEW_SHARE, Allocation
+from koord_numa.core.claims.claim import NEW_SHARE, Allocation
 from koord_numa.core.claims.extended_resources import IN_MEMORY
 from koord_numa.core.claims.node_allocatable import ClaimAmounts
 from koord_numa.core.objects.request import Pod, PodKey

@@ -11,11 +11,10 @@ from typing import Any, Final
 
 from cachetools import LRUCache
 
-from koord_numa.core.claims.allocation import Allocation
 from koord_numa.core.claims.allocator import NO_SOLUTION
+from koord_numa.core.claims.claim import Allocation, ResourceClaim
 from koord_numa.core.claims.device_hints import MOST_STEPS
 from koord_numa.core.claims.inventory import PoolId
-from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.objects.constraints import DisruptionBudget
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable

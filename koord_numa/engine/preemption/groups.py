@@ -14,7 +14,7 @@ from logging import getLogger
 from math import inf
 from typing import Final
 
-from koord_numa.core.claims.allocation import Allocation
+from koord_numa.core.claims.claim import Allocation
 from koord_numa.core.gangs.decide import Domain, Group
 from koord_numa.core.gangs.model import GangKey, TopologyLevel
 from koord_numa.core.preempt.dry_run import PreemptionNode

@@ -10,14 +10,14 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from koord_numa.core.claims.resource_claim import PodClaims
-from koord_numa.core.fit.spread import constraints_for
+from koord_numa.core.claims.claim import PodClaims
+from koord_numa.core.fit.pod_placement import constraints_for
 from koord_numa.core.objects.constraints import LabelSelector, PodTerm, SpreadConstraint, selects
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, ResourceList
 from koord_numa.core.value_objects import MutableObject, replace, value_field
-from koord_numa.engine.cache.pod_index import AnchorIndex, PodIndex, anchors_of_pod, anchors_of_term
+from koord_numa.engine.cache.listers import AnchorIndex, PodIndex, anchors_of_pod, anchors_of_term
 from koord_numa.settings import BackoffSettings, ProfileSettings, Settings
 
 # Request classes: pods that every node treats alike share one object and its cached results.

@@ -14,14 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord_numa.core.fit.node_filters import fits_taints
-from koord_numa.core.fit.pod_affinity import (
+from koord_numa.core.fit.pod_placement import (
     AFFINITY_RULES,
     ANTI_AFFINITY_RULES,
     EXISTING_ANTI_AFFINITY,
+    MISSING_LABEL,
+    SPREAD_RULES,
+    SpreadCounts,
+    fits_spread,
     is_first,
     refused_beside,
 )
-from koord_numa.core.fit.spread import MISSING_LABEL, SPREAD_RULES, SpreadCounts, fits_spread
 from koord_numa.core.fit.volumes import (
     NO_VOLUME,
     NO_ZONE,

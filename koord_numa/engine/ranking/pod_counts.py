@@ -19,7 +19,7 @@ from koord_numa.core.claims.budget import TurnOverError
 from koord_numa.core.objects.constraints import Labels, LabelSelector, PodTerm, selects
 from koord_numa.core.objects.request import Pod, PodRequest, once_per_request
 from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
-from koord_numa.engine.cache.pod_index import AnchorIndex, anchors_of_pod, anchors_of_term
+from koord_numa.engine.cache.listers import AnchorIndex, anchors_of_pod, anchors_of_term
 from koord_numa.engine.ranking.label_columns import LabelColumn, LabelColumns
 from koord_numa.engine.ranking.node_numbers import Bools, Ints, longer
 

@@ -10,8 +10,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.rebind.from_ledger import Defaults, layout_of_ledger
-from koord_numa.core.rebind.layout import NodeLayout
-from koord_numa.core.rebind.pinned_pods import PinnedPod
+from koord_numa.core.rebind.layout import NodeLayout, PinnedPod
 from koord_numa.core.rebind.plan import Move, RebindAnswer, RebindRequest
 from koord_numa.core.state.inventory import inventory
 from koord_numa.core.value_objects import MutableObject, ValueObject, replace

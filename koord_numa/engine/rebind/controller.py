@@ -15,8 +15,7 @@ from typing import Final
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.ordering import age_key
-from koord_numa.core.rebind.layout import NodeLayout
-from koord_numa.core.rebind.pinned_pods import amounts_after
+from koord_numa.core.rebind.layout import NodeLayout, amounts_after
 from koord_numa.core.rebind.plan import (
     Move,
     NodeFigures,
@@ -42,7 +41,7 @@ from koord_numa.engine.rebind.context import (
 )
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, NotLeader, UnknownOutcome
-from koord_numa.wire.metadata import rfc3339
+from koord_numa.wire.parsing import rfc3339
 
 
 class RebindStatusReport(MutableObject):

@@ -22,14 +22,15 @@ from koord_numa.sandbox.apiserver.errors import (
     too_many_requests,
     unsupported,
 )
-from koord_numa.sandbox.apiserver.names import (
+from koord_numa.sandbox.apiserver.selectors import (
+    Selection,
     dns_label_problem,
+    from_label_selector,
     label_key_problem,
     label_value_problem,
     metadata_type_problem,
     subdomain_problem,
 )
-from koord_numa.sandbox.apiserver.selectors import Selection, from_label_selector
 from koord_numa.sandbox.apiserver.storage import DELETED, Record, TableChange
 
 CONTAINER_LISTS: Final = ("containers", "initContainers")

@@ -21,8 +21,8 @@ from koord_numa.sandbox.apiserver.errors import (
     unsupported,
 )
 from koord_numa.sandbox.apiserver.kinds import Kind
-from koord_numa.sandbox.apiserver.names import label_key_problem
 from koord_numa.sandbox.apiserver.pods import begin_pod, default_pod, pod_causes, pod_change_causes
+from koord_numa.sandbox.apiserver.selectors import label_key_problem
 
 # Validation of the resource.k8s.io kinds.
 #

@@ -34,7 +34,6 @@ from koord_numa.sandbox.apiserver.errors import (
     not_found,
 )
 from koord_numa.sandbox.apiserver.kinds import Generation, Kind, unknown_fields
-from koord_numa.sandbox.apiserver.names import metadata_causes, metadata_type_problem
 from koord_numa.sandbox.apiserver.patches import (
     ListRules,
     Ownership,
@@ -47,6 +46,7 @@ from koord_numa.sandbox.apiserver.patches import (
 )
 from koord_numa.sandbox.apiserver.pods import containers_of
 from koord_numa.sandbox.apiserver.rules import admit, rules_of
+from koord_numa.sandbox.apiserver.selectors import metadata_causes, metadata_type_problem
 from koord_numa.sandbox.apiserver.storage import DELETED, Record, Table, TableChange, convert
 
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # without vowels and similar characters (apimachinery util/rand)

@@ -11,9 +11,8 @@ from koord_numa.sandbox.machines.description import (
     load_descriptions,
     read_descriptions,
 )
-from koord_numa.sandbox.machines.history import History, SimultaneousHold
 from koord_numa.sandbox.machines.node_services import NodeServices
-from koord_numa.sandbox.machines.simulated_node import Fleet, SimulatedNode
+from koord_numa.sandbox.machines.simulated_node import Fleet, History, SimulatedNode, SimultaneousHold
 
 __all__ = [
     "STATIC_KUBELET",

@@ -6,13 +6,11 @@ The cpusets in the recorded allocations are choices; what must agree is everythi
 
 from dataclasses import dataclass
 
-from koord_numa.core.claims.allocation import Allocation, DeviceUsage
 from koord_numa.core.claims.allocator import Allocated, allocate
-from koord_numa.core.claims.claim import DeviceClass
+from koord_numa.core.claims.claim import Allocation, DeviceClass, DeviceUsage, ResourceClaim
 from koord_numa.core.claims.cpus import CPU_IDS, CpuSite, assign_cpus, cpus_of
 from koord_numa.core.claims.inventory import ResourceSlice
 from koord_numa.core.claims.pools import NodeDevices, gather_pools
-from koord_numa.core.claims.resource_claim import ResourceClaim
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import CpuSet

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.cel.frame import LIMITS, Frame
 from koord_numa.core.cel.program import CACHE, CelDevice, ProgramCache, compile_selector
+from koord_numa.core.cel.runtime import LIMITS, Frame
 from koord_numa.core.cel.values import (
     CelError,
     CostExceededError,

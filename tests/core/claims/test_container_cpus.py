@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.claims.allocation import Allocation, DeviceResult
+from koord_numa.core.claims.claim import Allocation, DeviceResult
 from koord_numa.core.claims.cpus import unequal_cpus
 from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.objects.request import Container

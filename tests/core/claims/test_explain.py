@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.claims.allocation import DeviceUsage
+from koord_numa.core.claims.claim import DeviceUsage
 from koord_numa.core.claims.explain import numbers_of
 from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.claims.pools import NodeDevices, gather_pools

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.claims.allocation import DeviceResult
+from koord_numa.core.claims.claim import DeviceResult
 from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.claims.node_allocatable import (
     AllocatableError,

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from koord_numa.core.claims.allocation import DeviceUsage
 from koord_numa.core.claims.allocator import Allocated, NotAllocated, allocate
-from koord_numa.core.claims.claim import DeviceClass
+from koord_numa.core.claims.claim import DeviceClass, DeviceUsage
 from koord_numa.core.claims.inventory import PoolId, ResourceSlice
 from koord_numa.core.claims.pools import ALL_FEATURES, Features, NodeDevices, gather_pools
 from koord_numa.wire.resource_claims import parse_device_class, parse_resource_claim

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from koord_numa.core.devices import NodeDeviceHints, Shortage, device_machine, device_offer, node_devices
-from koord_numa.core.devices.demand import normal_form
-from koord_numa.core.devices.machine import DeviceMachine
+from koord_numa.core.devices.machine import DeviceMachine, normal_form
 from koord_numa.core.objects.devices import (
     DeviceGrant,
     DeviceGrants,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.fit.spread import SYSTEM_DEFAULTS, constraints_for, default_selector
+from koord_numa.core.fit.pod_placement import SYSTEM_DEFAULTS, constraints_for, default_selector
 from koord_numa.core.objects.constraints import (
     LabelSelector,
     Operator,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.fit.pod_affinity import fits_pod_affinity, pod_affinity_counts, pod_preference
+from koord_numa.core.fit.pod_placement import fits_pod_affinity, pod_affinity_counts, pod_preference
 from koord_numa.core.objects.constraints import Constraints, LabelSelector, PodTerm, PreferredPodTerm
 from koord_numa.core.objects.request import PodRequest
 from tests.core.fit.builders import asks, label, near, node, placed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.fit.spread import crowding, fits_spread, spread_counts
+from koord_numa.core.fit.pod_placement import crowding, fits_spread, spread_counts
 from koord_numa.core.objects.constraints import Constraints, LabelSelector, SpreadConstraint, TaintEffect
 from koord_numa.core.objects.node import Taint
 from koord_numa.core.score.node_scores import MISSING

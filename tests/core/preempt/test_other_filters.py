@@ -2,8 +2,7 @@
 
 import pytest
 
-from koord_numa.core.fit.pod_affinity import pod_affinity_counts
-from koord_numa.core.fit.spread import spread_counts
+from koord_numa.core.fit.pod_placement import pod_affinity_counts, spread_counts
 from koord_numa.core.objects.constraints import (
     Constraints,
     HostPort,

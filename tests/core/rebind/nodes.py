@@ -7,8 +7,7 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaExclusive, QosClass
 from koord_numa.core.ordering import reallocation_order
-from koord_numa.core.rebind.layout import NodeLayout
-from koord_numa.core.rebind.pinned_pods import FixedPods, PinnedPod
+from koord_numa.core.rebind.layout import FixedPods, NodeLayout, PinnedPod
 from koord_numa.core.rebind.plan import layout_of_pods
 from koord_numa.core.value_objects import replace
 from tests.machines import machine

@@ -6,12 +6,11 @@ The machine has two NUMA nodes of eight CPUs: 0-7 and 8-15, two neighbours a cor
 
 from collections.abc import Iterable
 
-from koord_numa.core.claims.allocation import DeviceUsage
+from koord_numa.core.claims.claim import DeviceUsage, PodClaims
 from koord_numa.core.claims.cpus import CpuSite, cpus_of
 from koord_numa.core.claims.device_hints import ClaimDevices
 from koord_numa.core.claims.inventory import DeviceId, PoolId, ResourceSlice
 from koord_numa.core.claims.pools import NodeDevices, gather_pools
-from koord_numa.core.claims.resource_claim import PodClaims
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import CpuSet

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from koord_numa.core.objects.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement, selects
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.value_objects import replace
+from koord_numa.engine.cache.listers import PodIndex
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.cache.pod_index import PodIndex
 from koord_numa.engine.queue.pending_pod import PendingPods, RequestClasses
 from koord_numa.settings import Settings
 from tests.engine.world import make_pod

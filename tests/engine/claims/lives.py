@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from koord_numa.core.claims.allocation import Allocation, DeviceUsage
+from koord_numa.core.claims.claim import Allocation, DeviceUsage, PodResourceClaim
 from koord_numa.core.claims.cpus import cpus_of
 from koord_numa.core.claims.inventory import Device, DeviceId
-from koord_numa.core.claims.resource_claim import PodResourceClaim
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace

@@ -6,8 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.claims.allocation import Allocation, DeviceResult
-from koord_numa.core.claims.claim import DeviceClass
+from koord_numa.core.claims.claim import Allocation, DeviceClass, DeviceResult
 from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Container, Pod

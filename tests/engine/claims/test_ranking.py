@@ -9,11 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.claims.allocation import AllocatedConfig, Allocation, ConfigSource, DeviceResult
-from koord_numa.core.claims.claim import OpaqueConfig
+from koord_numa.core.claims.claim import (
+    AllocatedConfig,
+    Allocation,
+    ConfigSource,
+    DeviceResult,
+    OpaqueConfig,
+    PodResourceClaim,
+)
 from koord_numa.core.claims.cpus import cpus_of
 from koord_numa.core.claims.inventory import DeviceId
-from koord_numa.core.claims.resource_claim import PodResourceClaim
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod

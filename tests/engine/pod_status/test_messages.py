@@ -1,7 +1,7 @@
 """A class hears of itself again when its reasons change, or when its numbers are old."""
 
 from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
-from koord_numa.engine.cache.pod_index import PodIndex
+from koord_numa.engine.cache.listers import PodIndex
 from koord_numa.engine.object_events import NEWS_SECONDS, Messages
 from koord_numa.engine.queue.pending_pod import RequestClasses
 from koord_numa.settings import Settings

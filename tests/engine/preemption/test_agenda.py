@@ -9,7 +9,7 @@ from koord_numa.core.preempt.dry_run import Nominee
 from koord_numa.core.preempt.victims import may_help
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.cache.pod_index import PodIndex
+from koord_numa.engine.cache.listers import PodIndex
 from koord_numa.engine.preemption.executor import Agenda, Glance
 from koord_numa.engine.queue.pending_pod import RequestClass, RequestClasses
 from koord_numa.settings import Settings

@@ -23,8 +23,7 @@ from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeCl
 from koord_numa.core.scheduling.filters import decide, evaluate, evaluate_alone
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
-from koord_numa.engine.cache.listers import VolumeLister
-from koord_numa.engine.cache.pod_index import PodIndex
+from koord_numa.engine.cache.listers import PodIndex, VolumeLister
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.containment import NodeBackoff
 from koord_numa.engine.queue.pending_pod import RequestClasses

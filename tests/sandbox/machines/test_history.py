@@ -12,7 +12,7 @@ from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.machines import STATIC_KUBELET, NodeDescription, Shape, Style
 from koord_numa.sandbox.machines.agents import AgentAllocation, Claim, capacity_of
 from koord_numa.sandbox.machines.description import GIB
-from koord_numa.sandbox.machines.history import History, SimultaneousHold
+from koord_numa.sandbox.machines.simulated_node import History, SimultaneousHold
 from tests.sandbox.machines.conftest import MakeRack
 from tests.sandbox.machines.pods import bind, create, numa
 

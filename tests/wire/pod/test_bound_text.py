@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from koord_numa.core.objects.request import Pod
 from koord_numa.wire import names, parse_pod, pod_cache, pods
 from koord_numa.wire.errors import WireError
-from koord_numa.wire.metadata import Head, head
+from koord_numa.wire.parsing import Head, head
 from koord_numa.wire.pod_cache import read_by
 from koord_numa.wire.pod_requests import ConstraintsModel, ContainerModel, WorkloadModel
 from koord_numa.wire.raw_json import UnreadObject

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from koord_numa.core.objects.request import Pod
 from koord_numa.wire import names, parse_pod, pod_annotations, pod_cache, pods
-from koord_numa.wire.metadata import Head, Metadata, head
-from koord_numa.wire.parsing import ParsedCache, Problems
+from koord_numa.wire.parsing import Head, Metadata, ParsedCache, Problems, head
 from tests.wire.objects import POD, Object, annotated, changed, labelled
 
 CACHES: Sequence[tuple[Any, str]] = (

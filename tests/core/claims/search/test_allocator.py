@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.claims.allocation import NEW_SHARE, Allocation, DeviceUsage
 from koord_numa.core.claims.allocator import Allocated, NotAllocated
+from koord_numa.core.claims.claim import NEW_SHARE, Allocation, DeviceUsage
 from koord_numa.core.claims.pools import Features
 from tests.core.claims.worlds import cel, claim_object, decide, device, devices_of, published, request
 

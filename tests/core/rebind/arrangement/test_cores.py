@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet, each, lowest
-from koord_numa.core.rebind.pinned_pods import cores_of
+from koord_numa.core.rebind.layout import cores_of
 from tests.machines import machine
 from tests.strategies import cpusets_of, machines
 

@@ -3,8 +3,7 @@
 import pytest
 
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy, NumaExclusive
-from koord_numa.core.rebind.layout import NodeLayout
-from koord_numa.core.rebind.pinned_pods import FixedPods, PinnedPod
+from koord_numa.core.rebind.layout import FixedPods, NodeLayout, PinnedPod
 from koord_numa.core.rebind.plan import plan_rebind
 from koord_numa.core.value_objects import replace
 from tests.core.rebind.nodes import layout, pinned

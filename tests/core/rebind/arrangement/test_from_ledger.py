@@ -16,7 +16,7 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.ordering import reallocation_order
 from koord_numa.core.rebind.from_ledger import Defaults, layout_of_ledger
-from koord_numa.core.rebind.pinned_pods import FixedPods, PinnedPod
+from koord_numa.core.rebind.layout import FixedPods, PinnedPod
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import replace

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from koord_numa.core.cpu_topology import regular_topology
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import PodKey
-from koord_numa.core.rebind.layout import NodeLayout
-from koord_numa.core.rebind.pinned_pods import NumaAmounts, PinnedPod, amounts_after
+from koord_numa.core.rebind.layout import NodeLayout, NumaAmounts, PinnedPod, amounts_after
 from koord_numa.core.rebind.plan import plan_rebind
 from koord_numa.core.resources import total
 from koord_numa.core.value_objects import replace
