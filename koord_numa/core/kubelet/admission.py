@@ -15,6 +15,7 @@ from typing import Final
 from koord_numa.core.cpuset import EMPTY, CpuSet, members
 from koord_numa.core.explain import cpus_text
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
+from koord_numa.core.kubelet.belief import PodsInFlight
 from koord_numa.core.kubelet.bounds import (
     Sight,
     binds_freely,
@@ -27,33 +28,33 @@ from koord_numa.core.kubelet.bounds import (
     takes_turns,
     unclear_devices,
 )
-from koord_numa.core.kubelet.budget import DECISION, TooManyWays, limited
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
-from koord_numa.core.kubelet.departures import with_one_away, without, without_leaving
 from koord_numa.core.kubelet.hypothesis import Hypothesis, Signature, pins_init_cpus
-from koord_numa.core.kubelet.in_flight import PodsInFlight
 from koord_numa.core.kubelet.node_config import packs_sockets
 from koord_numa.core.kubelet.options import THREADS
-from koord_numa.core.kubelet.refusals import (
-    CANNOT_ALIGN,
-    CANNOT_ALLOCATE,
-    NO_WHOLE_CORES,
-    lost_to_sockets,
-    rejection_of,
-)
 from koord_numa.core.kubelet.replay import Shares, answer, orders, shares_of
 from koord_numa.core.kubelet.state import (
+    DECISION,
     Charge,
     Grant,
     KubeletAdmission,
     KubeletNode,
     KubeletState,
     ManagerState,
+    TooManyWays,
     free_on,
+    limited,
 )
-from koord_numa.core.kubelet.variants import device_layouts, variants
-from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.kubelet.variants import device_layouts, variants, with_one_away, without, without_leaving
+from koord_numa.core.kubelet.view import (
+    CANNOT_ALIGN,
+    CANNOT_ALLOCATE,
+    NO_WHOLE_CORES,
+    KubeletView,
+    lost_to_sockets,
+    rejection_of,
+)
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, UnknownKubeletOptions

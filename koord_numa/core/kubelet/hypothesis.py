@@ -11,7 +11,6 @@ from typing import Final
 
 from koord_numa.core.cpuset import members
 from koord_numa.core.kubelet.admit import Trust
-from koord_numa.core.kubelet.budget import spend
 from koord_numa.core.kubelet.demand import PodDemand
 from koord_numa.core.kubelet.state import (
     ContainerGrant,
@@ -23,6 +22,7 @@ from koord_numa.core.kubelet.state import (
     MemoryTable,
     PluginDevice,
     reached_by,
+    spend,
 )
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest

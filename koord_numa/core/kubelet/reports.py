@@ -14,15 +14,13 @@ from operator import add
 from typing import Final, Self
 
 from koord_numa.core.cpuset import CpuSet, lowest, members
-from koord_numa.core.kubelet.arrivals import Arrival
 from koord_numa.core.kubelet.bounds import STRICT
-from koord_numa.core.kubelet.budget import EVENT
 from koord_numa.core.kubelet.demand import is_memory, pod_demand
-from koord_numa.core.kubelet.departures import Rest, rest_of
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa, may_lie_otherwise
 from koord_numa.core.kubelet.node_config import is_located, packs_sockets
-from koord_numa.core.kubelet.state import ContainerGrant, Grant, KubeletNode, ManagerState
-from koord_numa.core.kubelet.variants import distinct, elsewhere, freed, holding
+from koord_numa.core.kubelet.replay import Arrival
+from koord_numa.core.kubelet.state import EVENT, ContainerGrant, Grant, KubeletNode, ManagerState
+from koord_numa.core.kubelet.variants import Rest, distinct, elsewhere, freed, holding, rest_of
 from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest

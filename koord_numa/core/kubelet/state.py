@@ -1,14 +1,18 @@
 """
-The kubelet's resource managers of one node as values: the node and its configuration, what every pod holds, and what is free.
+The kubelet's resource managers of one node as values: the node and its configuration, what every pod holds, and what
+is free.
 
-A state is never changed. Admission or removal of a pod returns a new state, which shares everything that did not change. The managers'
-decisions are in ``cpu_manager.py``, ``memory_manager.py``, ``device_manager.py`` and ``admit.py``.
+A state is never changed. Admission or removal of a pod returns a new state, which shares everything that did not
+change. The module also has the bound on the work of a decision: counted steps, so that the same input gives the same
+answer. Code that may run long calls ``spend``, and ``limited`` sets the budget of everything that runs inside it. A
+dry run takes 5 to 12 steps per container, a step 15 to 40 microseconds.
 """
 
 from collections.abc import Collection, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet, members
@@ -29,6 +33,69 @@ from koord_numa.core.objects.vocabulary import INIT, ContainerKind, KubeletPolic
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MILLI, NOTHING, PODS, ResourceList, add, subtract, without_zeros
 from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field, value_object
+
+DECISION: Final = 24_000
+"""Steps of one decision on one node, in all slices. The hardest recorded nodes (8 NUMA nodes) take 0.4 to 0.9 s for them."""
+
+SLICE: Final = 400
+"""Steps of a decision that run at once: 5 to 20 ms. The others run between decisions."""
+
+EVENT: Final = 9_000
+"""Steps of the replay of pods after one event."""
+
+
+class OnTruncation(Enum):
+    """What an answer does when the budget ended before every possible state was tried."""
+
+    WAIT = "wait"  # the pod waits for the next topology
+    TRUST = "trust"  # the answer rests on the states that were tried; it may be a wrong yes
+
+
+class TooManyWays(Exception):
+    """More states are possible than may be tried."""
+
+
+class OverBudget(TooManyWays):
+    """The steps of a budget are spent."""
+
+
+_CURRENT: Final[ContextVar["Budget | None"]] = ContextVar("budget", default=None)
+
+
+class Budget:
+    """Steps that are left, for everything that runs inside the ``with`` block."""
+
+    __slots__ = ("_token", "left")
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def spend(self, steps: int) -> None:
+        """Take steps off the budget. Raise ``OverBudget`` if none are left."""
+        self.left -= steps
+        if self.left < 0:
+            raise OverBudget
+
+    def __enter__(self) -> "Budget":
+        self._token = _CURRENT.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _CURRENT.reset(self._token)
+
+
+def limited(steps: int) -> Budget:
+    """Give everything that runs inside a budget of its own."""
+    return Budget(steps)
+
+
+def spend(steps: int = 1) -> None:
+    """Take steps off the current budget, if there is one. Raise ``OverBudget`` if none are left."""
+    budget = _CURRENT.get()
+    if budget is not None:
+        budget.left -= steps
+        if budget.left < 0:
+            raise OverBudget
 
 
 class PluginDevice(ValueObject):

@@ -11,7 +11,7 @@ from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.kubelet.worst_case_alignment import Aligner, aligner
+from koord_numa.core.kubelet.bounds import Aligner, aligner
 from koord_numa.core.objects.node import Node, NodeReservation, NodeResourceTopology, Zone
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import CpuOwner, NodeBindPolicy, NumaAllocateStrategy, NumaPolicy

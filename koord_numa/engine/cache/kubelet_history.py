@@ -10,10 +10,7 @@ from itertools import islice
 from math import inf
 from typing import Final
 
-from koord_numa.core.kubelet.arrivals import Arrival
-from koord_numa.core.kubelet.belief import Belief
-from koord_numa.core.kubelet.budget import OnTruncation
-from koord_numa.core.kubelet.checkpoint import exact_hypothesis
+from koord_numa.core.kubelet.belief import Belief, not_counted, refused_ones
 from koord_numa.core.kubelet.demand import (
     OUT_OF,
     REASONS,
@@ -23,13 +20,12 @@ from koord_numa.core.kubelet.demand import (
     pod_demand,
 )
 from koord_numa.core.kubelet.hypothesis import Hypothesis
-from koord_numa.core.kubelet.in_flight import not_counted, refused_ones
 from koord_numa.core.kubelet.inferred_state import used_starts
-from koord_numa.core.kubelet.node_config import NodeConfig, starts
-from koord_numa.core.kubelet.refusals import never_fits
-from koord_numa.core.kubelet.state import KubeletNode
+from koord_numa.core.kubelet.node_config import NodeConfig, exact_hypothesis, starts
+from koord_numa.core.kubelet.replay import Arrival
+from koord_numa.core.kubelet.state import KubeletNode, OnTruncation
 from koord_numa.core.kubelet.variants import most_cpus
-from koord_numa.core.kubelet.view import problem_of
+from koord_numa.core.kubelet.view import never_fits, problem_of
 from koord_numa.core.objects.node import KubeletCheckpoint, Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.state.ledger import Holding, Ledger

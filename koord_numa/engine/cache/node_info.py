@@ -11,14 +11,13 @@ from operator import is_
 from typing import Final
 
 from koord_numa.core.devices import TYPE_OF, DeviceOffer, device_offer
-from koord_numa.core.kubelet.belief import TOO_MANY, Belief
-from koord_numa.core.kubelet.budget import TooManyWays
+from koord_numa.core.kubelet.belief import TOO_MANY, Belief, InFlightPods, expecting, expecting_on_each, one_more
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.hypothesis import Hypothesis
-from koord_numa.core.kubelet.in_flight import InFlightPods, expecting, expecting_on_each, one_more
+from koord_numa.core.kubelet.inferred_state import overlooked_use
 from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.kubelet.options import NO_RULE, CoreEvidence, StatedOptions, with_stated_options
-from koord_numa.core.kubelet.unreported_pods import overlooked_use
+from koord_numa.core.kubelet.state import TooManyWays
 from koord_numa.core.kubelet.view import (
     ONE_SLICE,
     Explorations,

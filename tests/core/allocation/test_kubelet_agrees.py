@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from koord_numa.core.allocation.allocate import AllocateOptions, allocate
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
+from koord_numa.core.kubelet.bounds import refuse_unsure
 from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState, PluginDevice
-from koord_numa.core.kubelet.worst_case_alignment import refuse_unsure
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, NumaSpec, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement

@@ -10,9 +10,8 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admission import NOTHING_KNOWN, refuse_exploration, would_admit
 from koord_numa.core.kubelet.admit import Admitted, admit
 from koord_numa.core.kubelet.options import CoreEvidence, whole_cores
-from koord_numa.core.kubelet.refusals import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES
 from koord_numa.core.kubelet.state import Charge, KubeletAdmission, KubeletNode, KubeletState
-from koord_numa.core.kubelet.view import KubeletView, kubelet_view
+from koord_numa.core.kubelet.view import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES, KubeletView, kubelet_view
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection

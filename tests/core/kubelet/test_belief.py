@@ -4,14 +4,13 @@ from random import Random
 
 import pytest
 
-from koord_numa.core.kubelet import arrivals, replay
+from koord_numa.core.kubelet import replay
 from koord_numa.core.kubelet.admit import Admitted, DryRunAdmitted, NotAdmitted, Trust, admit, dry_run
 from koord_numa.core.kubelet.belief import Belief
-from koord_numa.core.kubelet.budget import EVENT
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.reports import may_come_to
-from koord_numa.core.kubelet.state import KubeletNode, KubeletState
+from koord_numa.core.kubelet.state import EVENT, KubeletNode, KubeletState
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -137,7 +136,7 @@ def test_what_a_topology_does_not_show_is_gone_before_a_pod_that_came_after_it()
 
 def test_a_state_that_was_given_up_is_found_again_by_a_topology(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more states than are followed the least doubtful ones stay; what the topology shows rules them out on the way to it."""
-    monkeypatch.setattr(arrivals, "MOST_HYPOTHESES", 1)
+    monkeypatch.setattr(replay, "MOST_HYPOTHESES", 1)
     belief = _belief(_node())
     belief.arrive("old", pod(app(6)), 0.0)
     belief.started("old", 1.0)

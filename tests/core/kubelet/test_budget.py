@@ -2,9 +2,9 @@
 
 import pytest
 
-from koord_numa.core.kubelet import admission, budget
+from koord_numa.core.kubelet import admission, state
 from koord_numa.core.kubelet.admission import NOT_YET, TOO_MANY, would_admit
-from koord_numa.core.kubelet.budget import OverBudget, limited, spend
+from koord_numa.core.kubelet.state import OverBudget, limited, spend
 from koord_numa.core.kubelet.view import ONE_SLICE, Explorations, KubeletView
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.preempt.dry_run import Nominee
@@ -41,7 +41,7 @@ def test_the_hardest_question_stays_within_its_budget(spec: dict[str, object], m
     refused = would_admit(request, seen.offer)
     assert isinstance(refused, Rejection)
     assert refused.detail == TOO_MANY
-    assert budget._CURRENT.get() is None
+    assert state._CURRENT.get() is None
 
 
 def test_slices_give_the_answer_of_one_run() -> None:

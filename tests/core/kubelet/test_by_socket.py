@@ -1,10 +1,10 @@
 """Pods whose CPUs come from any NUMA node of a socket: what init containers may hold, and what pods leave whose place is not known."""
 
 from koord_numa.core.cpuset import lowest
-from koord_numa.core.kubelet.departures import without
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.replay import arrive
 from koord_numa.core.kubelet.state import KubeletNode, KubeletState
+from koord_numa.core.kubelet.variants import without
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod

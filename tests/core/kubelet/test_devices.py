@@ -2,8 +2,8 @@
 
 import pytest
 
+from koord_numa.core.kubelet.admit import DeviceStock
 from koord_numa.core.kubelet.demand import UNEXPECTED_ADMISSION, AdmitRejection
-from koord_numa.core.kubelet.device_manager import DeviceStock
 from koord_numa.core.kubelet.state import DevicePool
 from tests.core.kubelet.nodes import gpus
 

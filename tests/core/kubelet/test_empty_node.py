@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
 from koord_numa.core.kubelet.bounds import has_room
-from koord_numa.core.kubelet.refusals import fits_empty_node, never_fits
 from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState
+from koord_numa.core.kubelet.view import fits_empty_node, never_fits
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace

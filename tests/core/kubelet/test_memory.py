@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord_numa.core.kubelet.admit import MemoryStock
 from koord_numa.core.kubelet.demand import UNEXPECTED_ADMISSION, AdmitRejection
-from koord_numa.core.kubelet.memory_manager import MemoryStock
 from koord_numa.core.kubelet.state import ContainerAffinity, MemoryBlock, MemoryTable
 
 ANY = ContainerAffinity(None, preferred=False)

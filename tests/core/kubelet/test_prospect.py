@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from koord_numa.core.kubelet import reports
-from koord_numa.core.kubelet.arrivals import Arrival
 from koord_numa.core.kubelet.belief import Belief
 from koord_numa.core.kubelet.hypothesis import Hypothesis
+from koord_numa.core.kubelet.replay import Arrival
 from koord_numa.core.kubelet.reports import Prospect
 from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.node import Zone

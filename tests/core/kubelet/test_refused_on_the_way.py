@@ -7,9 +7,8 @@ from random import Random
 import pytest
 
 from koord_numa.core.kubelet.admit import admit
-from koord_numa.core.kubelet.belief import Belief
+from koord_numa.core.kubelet.belief import Belief, not_counted, refused_ones
 from koord_numa.core.kubelet.hypothesis import Hypothesis
-from koord_numa.core.kubelet.in_flight import not_counted, refused_ones
 from koord_numa.core.kubelet.state import KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope

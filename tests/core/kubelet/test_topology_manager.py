@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord_numa.core.kubelet.admit import align
 from koord_numa.core.kubelet.demand import TOPOLOGY_AFFINITY, AdmitRejection
 from koord_numa.core.kubelet.state import ContainerAffinity, KubeletNode
-from koord_numa.core.kubelet.topology_manager import align
 from koord_numa.core.numa.hint_providers import IMPOSSIBLE, HintRule
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace

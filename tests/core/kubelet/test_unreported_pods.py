@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.kubelet.unreported_pods import hidden_use, shown_where_foreseen, without_hidden
+from koord_numa.core.kubelet.inferred_state import hidden_use, shown_where_foreseen, without_hidden
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletScope

@@ -2,8 +2,7 @@
 
 import pytest
 
-from koord_numa.core.kubelet.refusals import refuse_promises
-from koord_numa.core.kubelet.view import kubelet_view
+from koord_numa.core.kubelet.view import kubelet_view, refuse_promises
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, CpuBind, NumaSpec, PodRequest
 from koord_numa.core.objects.vocabulary import (

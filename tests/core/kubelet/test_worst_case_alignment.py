@@ -3,7 +3,7 @@
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.worst_case_alignment import refuse_unsure
+from koord_numa.core.kubelet.bounds import refuse_unsure
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Unschedulable

@@ -4,11 +4,10 @@ import pytest
 
 from koord_numa.core.kubelet import belief
 from koord_numa.core.kubelet.belief import TOO_MANY, Belief
-from koord_numa.core.kubelet.budget import EVENT
 from koord_numa.core.kubelet.hypothesis import Hypothesis
 from koord_numa.core.kubelet.node_config import ALIGN_BY_SOCKET
 from koord_numa.core.kubelet.reports import GivenUp, given_up
-from koord_numa.core.kubelet.state import KubeletNode, KubeletState
+from koord_numa.core.kubelet.state import EVENT, KubeletNode, KubeletState
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.resources import MILLI

@@ -4,14 +4,13 @@ from random import Random
 
 import pytest
 
-from koord_numa.core.kubelet.arrivals import Arrival
 from koord_numa.core.kubelet.belief import Belief
-from koord_numa.core.kubelet.budget import OnTruncation, TooManyWays
-from koord_numa.core.kubelet.departures import without
 from koord_numa.core.kubelet.hypothesis import SOMEONE, Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.inferred_state import Block, groupings, used_starts
 from koord_numa.core.kubelet.node_config import NodeConfig
-from koord_numa.core.kubelet.state import KubeletNode, KubeletState
+from koord_numa.core.kubelet.replay import Arrival
+from koord_numa.core.kubelet.state import KubeletNode, KubeletState, OnTruncation, TooManyWays
+from koord_numa.core.kubelet.variants import without
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope
