@@ -10,9 +10,7 @@ from tests.e2e.world import world
 from tests.operator.operating import ONE_PAIR, operating
 
 
-async def test_a_new_leader_knows_claims_by_a_list_that_began_when_it_led(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_new_leader_lists_claims_after_it_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(tmp_path, ONE_PAIR) as rack, operating(rack.server, tmp_path, monkeypatch) as runtime:
         informer, lister = runtime.informers.claims, runtime.scheduler.claims
         assert informer is not None
@@ -20,7 +18,7 @@ async def test_a_new_leader_knows_claims_by_a_list_that_began_when_it_led(
         assert informer.relists > 1
 
 
-async def test_only_pods_with_claims_wait_for_a_list_of_claims_that_fails(
+async def test_only_pods_with_claims_wait_for_a_failing_claim_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(tmp_path, ONE_PAIR) as rack, operating(rack.server, tmp_path, monkeypatch) as runtime:

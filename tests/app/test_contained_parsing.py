@@ -57,7 +57,7 @@ def closed(here: World) -> bool:
     return bool(here.engine.cache.nodes["node"].broken)
 
 
-def test_a_pod_that_cannot_be_read_closes_its_node_until_it_can_or_is_gone(here: World) -> None:
+def test_an_unreadable_pod_closes_its_node(here: World) -> None:
     parser = ContainedParser("pod", parse, here.engine, bound_to)
     assert parser(raw("bad", poison="1")) is None
     assert parser(raw("bad", poison="1")) is None
@@ -131,7 +131,7 @@ BAD: dict[str, tuple[str, JsonObject]] = {
 
 
 @pytest.mark.parametrize("parser", BAD)
-async def test_the_scheduler_goes_on_beside_an_object_that_cannot_be_read(
+async def test_the_scheduler_continues_beside_an_unreadable_object(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, parser: str
 ) -> None:
     places = [module for module in (informers, kopf_feed) if hasattr(module, f"parse_{parser}")]
@@ -182,7 +182,7 @@ class Fragile:
         self.known.append("synced")
 
 
-def test_an_object_that_a_handler_cannot_take_costs_that_object_only(here: World) -> None:
+def test_an_object_that_a_handler_cannot_process_is_left_out(here: World) -> None:
     fragile = Fragile()
     handler = ContainedHandler("pod", fragile, here.engine.handle.quarantine)
     handler.replace([make_pod("a"), make_pod("bad"), make_pod("b")])
@@ -205,9 +205,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, module: Any, parser: str) -> set[str
     return names
 
 
-async def test_a_pod_that_is_deleted_in_a_state_that_cannot_be_read_is_gone(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pod_deleted_in_an_unreadable_state_is_gone(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache knows it from when it could be read."""
     unreadable = poison(monkeypatch, informers, "parse_pod")
     async with world(tmp_path, ONE) as rack, operating(rack.server, tmp_path, monkeypatch) as runtime:
@@ -219,7 +217,7 @@ async def test_a_pod_that_is_deleted_in_a_state_that_cannot_be_read_is_gone(
         await until(lambda: not cache.nodes["n"].pods and not cache.nodes["n"].broken)
 
 
-def test_a_topology_that_could_never_be_read_closes_its_node_until_it_is_deleted(here: World) -> None:
+def test_a_never_readable_topology_closes_its_node(here: World) -> None:
     def unreadable(_: Mapping[str, Any]) -> NodeResourceTopology:
         raise RecursionError("too deep")
 

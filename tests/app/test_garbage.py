@@ -18,7 +18,7 @@ def _as_before() -> Iterator[None]:
     gc.set_threshold(*thresholds)
 
 
-async def test_walks_begin_when_everything_is_known_and_spare_what_was_read() -> None:
+async def test_walks_begin_with_all_data_and_spare_recent_reads() -> None:
     known: list[bool] = []
     gc.unfreeze()
     GarbageCollection(lambda: bool(known))
@@ -31,7 +31,7 @@ async def test_walks_begin_when_everything_is_known_and_spare_what_was_read() ->
     assert gc.get_freeze_count() > 0
 
 
-async def test_walks_begin_after_a_while_even_if_something_is_never_known() -> None:
+async def test_walks_begin_after_a_while_despite_missing_data() -> None:
     gc.unfreeze()
     GarbageCollection(lambda: False, longest=LOOK)
     assert not gc.isenabled()

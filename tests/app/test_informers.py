@@ -18,9 +18,7 @@ from tests.operator.operating import operating
 NODE: JsonObject = {"machines": [{"name": "n", "sockets": 2, "numa": 1, "cores": 4, "threads": 2, "memory": "16Gi"}]}
 
 
-async def test_room_for_which_another_scheduler_has_evicted_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_room_freed_by_another_scheduler_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(tmp_path, NODE) as rack:
         theirs = pinned("theirs", 12, scheduler="default-scheduler")
         rack.create([theirs, pinned("foreign", 2, scheduler="default-scheduler")])

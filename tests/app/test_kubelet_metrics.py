@@ -20,7 +20,7 @@ def numbers(world: World, now: float) -> dict[str, float]:
     }
 
 
-def test_explored_nodes_the_age_of_evidence_and_topologies_that_cannot_be_read() -> None:
+def test_explored_nodes_evidence_age_and_unreadable_topologies() -> None:
     world = make_world(make_node("node"), make_node("other"))
     assert set(numbers(world, 0.0).values()) == {0.0}
     pod = make_pod("pod", 3000)

@@ -17,7 +17,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 
 @pytest.mark.parametrize("kind", ["publish", "heartbeat", "start"])
-async def test_every_update_changes_its_object_in_each_of_several_measurements(server: ApiServer, kind: str) -> None:
+async def test_every_update_changes_its_object_in_each_measurement(server: ApiServer, kind: str) -> None:
     cluster, told = Cluster(server), list[str]()
     await cluster.nodes(4, "exporting")
     await cluster.placed(4, 4)

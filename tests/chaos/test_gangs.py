@@ -81,7 +81,7 @@ def unsaid(cluster: World) -> list[str]:
     return found
 
 
-async def test_gangs_of_all_dialects_come_whole_through_faults_and_a_kill(chaos_pods: int, tmp_path: Path) -> None:
+async def test_gangs_of_all_dialects_survive_faults_and_a_kill(chaos_pods: int, tmp_path: Path) -> None:
     gangs = min(MOST_GANGS, chaos_pods // 20)
     async with world(tmp_path, MACHINES, crds=(*CRDS, *OPTIONAL)) as cluster:
         devices = Devices(cluster.server, tmp_path, MACHINES, claims_cpus=False)

@@ -225,7 +225,7 @@ async def test_files_stand_for_a_cluster(tmp_path: Path) -> None:
     assert [(answer.exit_code, answer.output) for answer in read] == [(it.exit_code, it.output) for it in asked]
 
 
-async def test_without_the_right_to_see_volumes_only_pods_with_volumes_wait(tmp_path: Path) -> None:
+async def test_without_rights_on_volumes_only_their_pods_wait(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, *STORAGE, pod("plain", 2), using(pod("p", 2), "bound")) as cluster:
         for resource in ("persistentvolumes", "poddisruptionbudgets"):
             cluster.server.faults.add(Fault(status=403, verb="list", resource=resource))
@@ -270,7 +270,7 @@ def told(pods: Sequence[Object]) -> dict[str, str]:
     return {obj["metadata"]["name"]: reason(obj) for obj in pods if reason(obj) and not obj["spec"].get("nodeName")}
 
 
-async def test_without_the_right_to_see_priority_classes_a_manifest_must_not_name_any(tmp_path: Path) -> None:
+async def test_without_rights_on_priority_classes_none_may_be_named(tmp_path: Path) -> None:
     async with small_cluster(tmp_path, *RANKS) as cluster:
         cluster.server.faults.add(Fault(status=403, verb="list", resource="priorityclasses"))
         named = await ask(cluster, "simulate", "-f", "-", text=yaml.safe_dump(WANTED))

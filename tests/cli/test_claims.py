@@ -60,7 +60,7 @@ def test_every_pod_of_a_deployment_has_a_claim_of_its_own(tmp_path: Path) -> Non
     assert "2 of 3 pods would be placed" in said
 
 
-def test_templates_of_the_cluster_count_and_documents_name_the_devices(tmp_path: Path) -> None:
+def test_templates_of_the_cluster_count_and_devices_are_named(tmp_path: Path) -> None:
     listed = json.loads(simulate(tmp_path, "-o", "json", in_cluster=True))
     devices = [item.get("devices") for item in listed["items"]]
     assert devices == [["gpu.example.com gpu-0"], ["gpu.example.com gpu-1"], None]

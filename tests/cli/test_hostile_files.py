@@ -58,7 +58,7 @@ def test_anchors_and_lists_are_read() -> None:
     assert list(documents(text, "some.yaml")) == [{"a": {"x": [1, 2]}, "b": {"x": [1, 2]}}, {"b": 1}, {"c": 2}]
 
 
-def test_json_is_read_with_integers_of_any_size_and_several_documents() -> None:
+def test_json_has_integers_of_any_size_and_several_documents() -> None:
     assert list(documents(json.dumps({"a": 1 << 70}), "a.json")) == [{"a": 1 << 70}]
     assert list(documents('{"a": 1e3}', "a.json")) == [{"a": 1000.0}]
     assert list(documents('{"a": 1}\n---\n{"b": 2}', "a.json")) == [{"a": 1}, {"b": 2}]

@@ -63,7 +63,7 @@ def test_machines_that_cannot_be(tmp_path: Path) -> None:
     )
 
 
-def test_what_the_api_server_does_not_take_of_a_description_is_said(tmp_path: Path) -> None:
+def test_fields_that_the_server_drops_are_reported(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("machines: [{name: n, labels: {a b: c}}]")
     answer = CliRunner().invoke(main, ["sandbox", "--machines", str(wrong)])

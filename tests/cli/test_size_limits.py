@@ -91,7 +91,7 @@ def one_line(result: Result) -> str:
     return " ".join(result.output.split())
 
 
-def test_a_topology_beyond_a_limit_costs_its_node_in_every_command(case: tuple[Path, str]) -> None:
+def test_a_topology_beyond_a_limit_costs_its_node_in_commands(case: tuple[Path, str]) -> None:
     folder, told = case
     nodes = run(folder, "nodes")
     assert told in nodes.output

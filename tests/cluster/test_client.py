@@ -67,7 +67,7 @@ async def test_credentials_that_cannot_be_read_for_a_moment_are_no_bug(api: Api,
         await api.send(READ)
 
 
-async def test_a_session_that_its_client_never_used_is_closed_with_the_rest(api: Api) -> None:
+async def test_an_unused_session_is_closed_with_the_rest(api: Api) -> None:
     """Kopf asks for one after a 401, and may end before it uses it."""
     session, used = await api.new_session(), await api.new_session()
     await used.close()

@@ -81,9 +81,7 @@ async def test_the_same_again_is_counted(server: ApiServer, recorder: EventRecor
     assert server.requests.rules() == {("create", "events.k8s.io", "events"), ("patch", "events.k8s.io", "events")}
 
 
-async def test_a_newer_reason_to_wait_takes_the_turn_of_one_that_was_not_posted_yet(
-    server: ApiServer, recorder: EventRecorder
-) -> None:
+async def test_a_newer_reason_replaces_an_unposted_one(server: ApiServer, recorder: EventRecorder) -> None:
     other = PodKey("default", "b", "u-2")
     for pod, message in ((POD, "first"), (other, "another"), (POD, "second"), (POD, "third")):
         recorder.event(pod, warning=True, reason="FailedScheduling", message=message)
@@ -176,7 +174,7 @@ async def test_failures_are_dropped(server: ApiServer, recorder: EventRecorder, 
     assert (recorder.posted, recorder.dropped) == (0, 1)
 
 
-async def test_it_runs_in_the_background_and_survives_a_broken_connection(server: ApiServer, api: Api) -> None:
+async def test_it_runs_in_the_background_and_reconnects(server: ApiServer, api: Api) -> None:
     recorder = EventRecorder(api, "me")
     server.faults.add(Fault(effect=Effect.LOSE_ANSWER, verb="create", count=1))
     task = asyncio.create_task(recorder.run())
@@ -200,9 +198,7 @@ async def test_a_warning_is_posted_when_the_server_is_back(server: ApiServer, re
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_an_event_that_the_server_is_slow_to_take_delays_no_others(
-    server: ApiServer, recorder: EventRecorder
-) -> None:
+async def test_a_slowly_accepted_event_delays_no_others(server: ApiServer, recorder: EventRecorder) -> None:
     server.faults.add(Fault(effect=Effect.DELAY, resource="events", seconds=None, count=1))
     task = asyncio.create_task(recorder.run())
     for name in "abc":

@@ -235,7 +235,7 @@ async def test_a_new_leader_catches_up_before_it_acts(server: ApiServer, api: Ap
         await until(election.fresh)
 
 
-async def test_a_candidate_that_loses_the_lease_while_catching_up_does_not_act(server: ApiServer, api: Api) -> None:
+async def test_a_candidate_that_loses_the_lease_does_not_act(server: ApiServer, api: Api) -> None:
     caught_up = asyncio.Event()
     election = LeaderElection(api, steady("a"), prepare=lambda: waited(caught_up))
     async with running(election):
@@ -245,9 +245,7 @@ async def test_a_candidate_that_loses_the_lease_while_catching_up_does_not_act(s
         assert not election.fresh()
 
 
-async def test_an_exception_while_catching_up_ends_the_process_that_would_renew_and_never_act(
-    server: ApiServer, api: Api
-) -> None:
+async def test_an_exception_while_catching_up_ends_the_process(server: ApiServer, api: Api) -> None:
     async def broken() -> None:
         raise ZeroDivisionError("a bug")
 

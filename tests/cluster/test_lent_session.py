@@ -32,7 +32,7 @@ def connecting(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.
     return begun, free
 
 
-async def test_a_request_whose_connection_breaks_after_its_session_was_closed(api: Api) -> None:
+async def test_a_broken_connection_after_the_session_was_closed(api: Api) -> None:
     """aiohttp sends it once more, by the connector that the session had."""
     asked, broken = asyncio.Event(), asyncio.Event()
 
@@ -54,7 +54,7 @@ async def test_a_request_whose_connection_breaks_after_its_session_was_closed(ap
 
 
 @pytest.mark.usefixtures("server")
-async def test_a_request_that_gets_its_connection_after_its_session_was_closed(
+async def test_a_connection_after_the_session_was_closed(
     api: Api, connecting: tuple[asyncio.Event, asyncio.Event]
 ) -> None:
     begun, free = connecting
@@ -76,7 +76,7 @@ async def test_no_request_begins_when_the_session_is_closed(api: Api) -> None:
         await request_of(api, session)
 
 
-async def test_kopf_logs_in_again_when_its_session_was_closed_meanwhile(
+async def test_kopf_logs_in_again_after_its_session_was_closed(
     api: Api, connecting: tuple[asyncio.Event, asyncio.Event]
 ) -> None:
     clients, errors, auth = (import_module(f"kopf._cogs.clients.{name}") for name in ("api", "errors", "auth"))

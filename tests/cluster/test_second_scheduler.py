@@ -38,9 +38,7 @@ def found() -> list[Rival]:
     return []
 
 
-async def test_a_second_scheduler_that_keeps_its_lease_elsewhere_is_noticed_at_once(
-    api: Api, found: list[Rival]
-) -> None:
+async def test_a_second_scheduler_with_another_lease_is_noticed(api: Api, found: list[Rival]) -> None:
     ours = config("koord-numa", "a")
     await hold(api, ours)
     await hold(api, config("kube-system", "b", ("packing",)))
@@ -122,9 +120,7 @@ async def test_a_bind_that_cannot_end_before_the_lease_is_not_sent(server: ApiSe
     assert not [asked for asked in server.requests if asked.subresource == "binding"]
 
 
-async def test_a_bind_that_is_delayed_until_the_lease_has_ended_is_not_carried_out(
-    server: ApiServer, tmp_path: Path
-) -> None:
+async def test_a_bind_delayed_beyond_the_lease_is_not_executed(server: ApiServer, tmp_path: Path) -> None:
     key = parse_pod(server.store.create(pod("a"))).key
     server.faults.add(Fault(effect=Effect.DELAY, subresource="binding", seconds=None))
     async with await Api.connect(server.write_kubeconfig(tmp_path / "kubeconfig")) as api:
@@ -137,9 +133,7 @@ async def test_a_bind_that_is_delayed_until_the_lease_has_ended_is_not_carried_o
 
 
 @pytest.mark.parametrize("connected", [False, True])
-async def test_a_bind_of_a_process_that_stood_still_before_it_was_sent_is_withheld(
-    server: ApiServer, api: Api, connected: bool
-) -> None:
+async def test_a_bind_of_a_suspended_process_is_withheld(server: ApiServer, api: Api, connected: bool) -> None:
     """Its deadline is set, then the lease ends: the server would count the deadline from when the bind arrives."""
     key = parse_pod(server.store.create(pod("a"))).key
     if connected:

@@ -37,7 +37,7 @@ def test_core_ids_may_repeat_on_another_numa_node_or_socket() -> None:
     assert [core.bits for core in node.cores] == [0b1001, 0b10, 0b100]
 
 
-def test_numa_nodes_without_cpus_are_there_but_do_not_count_in_averages() -> None:
+def test_numa_nodes_without_cpus_do_not_count_in_averages() -> None:
     node = cpu_topology_of([(0, 0, 0, 0), (1, 0, 0, 0), (2, 1, 0, 2), (3, 1, 0, 2)], numa_ids=[5])
     assert (node.numa_ids, node.numa_bits, node.cpus_per_numa) == ((0, 2, 5), {0: 0b11, 2: 0b1100, 5: 0}, 2)
     assert node.numa_mask == 0b100101

@@ -64,7 +64,7 @@ def test_the_first_few_are_those_of_the_whole_order(nodes: dict[str, tuple[int, 
     assert closest_nodes(rejections, 3) == sorted(chosen, key=order.index)
 
 
-def test_nodes_that_the_pod_does_not_mean_are_described_only_without_others() -> None:
+def test_nodes_of_no_interest_to_the_pod_are_described_last() -> None:
     not_meant = Rejection(Reason.NODE_AFFINITY, "node(s) didn't match", "the node lacks a=b", resolvable=False)
     odd = Rejection(Reason.CPU_COUNT, "node(s) wanted whole cores", "3 CPUs, 2 per core", resolvable=False)
     too_small = Rejection(Reason.RESOURCES, "Insufficient gpu", "needs 1 gpu, 0 of 0 free", resolvable=False)

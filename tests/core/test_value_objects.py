@@ -33,7 +33,7 @@ class Line(ValueObject):
     tags: dict[str, int] = value_field(default_factory=dict)
 
 
-def test_structs_are_equal_by_their_fields_and_changed_in_copies_only() -> None:
+def test_structs_are_compared_by_fields_and_changed_in_copies() -> None:
     line = Line(1)
     assert Line(1, 0, {}) == line != Line(1, 1)
     assert replace(line, y=5) == Line(1, 5)
@@ -78,7 +78,7 @@ def may_be_in_a_cycle(cls: Any) -> bool:
     return True
 
 
-def test_what_is_not_visited_by_garbage_collection_cannot_be_part_of_a_cycle() -> None:
+def test_structs_without_gc_are_not_part_of_a_cycle() -> None:
     unvisited = [cls for cls in structs() if not cls.__struct_config__.gc]
     assert len(unvisited) > 20
     assert [cls for cls in unvisited if may_be_in_a_cycle(cls)] == []

@@ -55,7 +55,7 @@ async def test_topologies_lose_nothing_in_any_version(
     assert parse_topology(found).zones == parse_topology(obj).zones
 
 
-async def test_an_update_through_the_other_version_keeps_attributes_and_policies(http: aiohttp.ClientSession) -> None:
+async def test_an_update_of_the_other_version_keeps_attributes(http: aiohttp.ClientSession) -> None:
     path = "noderesourcetopologies/worker-3"
     async with http.post(f"/apis/{GROUP}/v1alpha2/noderesourcetopologies", json=KUBELET_NRT) as answer:
         assert answer.status == 201

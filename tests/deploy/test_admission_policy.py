@@ -84,7 +84,7 @@ def pod(annotations: Manifest | None = None, **metadata: Any) -> Manifest:
         pytest.param(None, pod(STATUS, name="a") | {"target": {"name": "n"}}, id="on a binding"),
     ],
 )
-def test_only_the_scheduler_and_the_node_agent_change_resource_status(
+def test_only_scheduler_and_agent_change_resource_status(
     source: str, policy: Manifest, old: Manifest | None, new: Manifest
 ) -> None:
     assert not admits(policy, "users:alice", old, new)

@@ -21,7 +21,7 @@ ALL_PARTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("word", ["123", "true", "null", "1e3"])
-def test_names_that_yaml_would_take_for_something_else_stay_texts(word: str) -> None:
+def test_names_that_yaml_would_convert_stay_strings(word: str) -> None:
     """Helm takes a release and a namespace called ``123``; the API server takes texts only."""
     for manifest in rendered(ALL_PARTS, name=word, namespace=word):
         for path, value in every_value(manifest):
@@ -59,7 +59,7 @@ WRONG_VALUES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("values", "path"), WRONG_VALUES.values(), ids=WRONG_VALUES.keys())
-def test_values_that_the_api_server_would_refuse_are_refused_by_the_chart(values: dict[str, Any], path: str) -> None:
+def test_values_that_the_server_rejects_are_rejected_by_chart(values: dict[str, Any], path: str) -> None:
     helm = pytest.importorskip("helm_python", reason="Helm's library is not installed on this platform")
     with pytest.raises(helm.HelmError, match=path):
         helm.Chart.load(CHART).validate_schema(values)

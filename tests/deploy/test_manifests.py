@@ -162,7 +162,7 @@ def test_deleting_the_scheduler_leaves_topologies() -> None:
 
 
 @pytest.mark.parametrize("source", ["chart", "kustomize"])
-def test_server_side_apply_finds_every_field_that_the_server_would_add(source: str) -> None:
+def test_server_side_apply_finds_every_defaulted_field(source: str) -> None:
     deployment = of_kind(rendered(), "Deployment") if source == "chart" else base("deployment.yaml")[0]
     references = [
         variable["valueFrom"]["fieldRef"]
@@ -298,7 +298,7 @@ def test_an_image_can_be_pinned_by_digest() -> None:
     assert spec["containers"][0]["image"] == f"ghcr.io/koord-numa/koord-numa@{digest}"
 
 
-def test_several_profiles_and_another_lease_reach_the_configuration_and_the_rights() -> None:
+def test_several_profiles_and_a_lease_reach_config_and_rights() -> None:
     config = {
         "apiVersion": "koord-numa.io/v1alpha1",
         "kind": "KoordNumaConfiguration",

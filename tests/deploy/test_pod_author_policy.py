@@ -158,7 +158,7 @@ def test_what_the_scheduler_can_serve_is_admitted(created: Json) -> None:
 
 
 @pytest.mark.parametrize(("created", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_the_scheduler_can_never_serve_is_denied_with_a_sentence(created: Json, message: str) -> None:
+def test_impossible_pods_are_denied_with_a_sentence(created: Json, message: str) -> None:
     found = complaints(created)
     assert len(found) == 1
     assert found[0].startswith(message)
@@ -181,7 +181,7 @@ def test_the_chart_has_the_same_policy_switched_off_by_default() -> None:
     assert binding["validationActions"] == ["Deny"]
 
 
-def test_the_charts_policy_follows_its_scheduler_names_and_actions() -> None:
+def test_the_policy_of_the_chart_follows_names_and_actions() -> None:
     values = {
         "podAuthorPolicy": {"enabled": True, "actions": ["Warn", "Audit"]},
         "config": {"profiles": [{"schedulerName": "one"}, {"schedulerName": "two"}]},

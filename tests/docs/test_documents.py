@@ -26,7 +26,7 @@ def test_the_documented_configuration_is_the_default() -> None:
     assert load_settings(example[1]) == Settings()
 
 
-def test_every_field_and_value_of_the_configuration_is_documented() -> None:
+def test_every_setting_and_value_is_documented() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text()
     schema = Settings.model_json_schema(by_alias=True)
     words = {

@@ -16,9 +16,7 @@ pytestmark = pytest.mark.e2e
 LEASES = "leases.coordination.k8s.io"
 
 
-async def test_a_bind_that_is_cut_off_keeps_its_reservation_and_the_lease(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_interrupted_bind_keeps_reservation_and_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("koord_numa.app.runtime.SETTLE", 0.05)
     async with world(tmp_path, MACHINES) as cluster:
         devices = Devices(cluster.server, tmp_path)

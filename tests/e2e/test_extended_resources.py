@@ -112,7 +112,7 @@ async def test_killed_at_any_call_of_a_binding_cycle_nothing_leaks(tmp_path: Pat
     assert list(dropwhile(("patch", "pods", "status").__eq__, steps))[: len(expected)] == expected
 
 
-async def test_the_claim_of_a_bind_that_is_refused_is_deleted_and_made_again(tmp_path: Path) -> None:
+async def test_the_claim_of_a_rejected_bind_is_deleted_and_recreated(tmp_path: Path) -> None:
     machines: JsonObject = {"machines": [{**BY_CLAIM, "name": "claims", "count": 1}]}
     async with world(tmp_path, machines) as cluster:
         devices, store = Devices(cluster.server, tmp_path, machines), cluster.server.store

@@ -73,7 +73,7 @@ async def settled(cluster: World, agents: NodeAgents) -> None:
             await asyncio.sleep(0.5)  # rounds take CPU time from the scheduler
 
 
-async def test_odd_counts_are_placed_at_once_where_options_are_published(tmp_path: Path) -> None:
+async def test_odd_counts_are_placed_at_once_with_published_options(tmp_path: Path) -> None:
     async with world(tmp_path, KUBELETS) as cluster, node_agents(cluster.server, cluster.rack, tmp_path) as agents:
         for name in cluster.rack.nodes:
             topology = parse_topology(cluster.server.store.get(TOPOLOGIES, name))
@@ -111,7 +111,7 @@ WHOLE_CORES: Final = {
 """Kubelets whose options depend on hardware that only the agent reads: threads per core, siblings and sockets."""
 
 
-async def test_the_hardware_that_agents_read_decides_on_options_of_the_cpu_manager(tmp_path: Path) -> None:
+async def test_hardware_read_by_agents_decides_on_cpu_options(tmp_path: Path) -> None:
     async with world(tmp_path, WHOLE_CORES) as cluster, node_agents(cluster.server, cluster.rack, tmp_path) as agents:
         await cluster.schedule()
         pods = [("two-threads", 30), ("one-thread", 7), ("sockets", 20)]

@@ -49,7 +49,7 @@ def preempted(cluster: World) -> set[str]:
     return {event["regarding"]["name"] for event in events if event["reason"] == "Preempted"}
 
 
-async def test_a_whole_numa_node_is_freed_and_protected_pods_are_spared(tmp_path: Path) -> None:
+async def test_a_whole_numa_node_is_freed_and_protected_pods_spared(tmp_path: Path) -> None:
     async with world(tmp_path, OWNED) as cluster:
         create_ranks(cluster)
         cluster.create([ranked(f"low-{number}", 4, "low") for number in range(4)])

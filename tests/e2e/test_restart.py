@@ -56,7 +56,7 @@ async def restart(cluster: World) -> None:
     await cluster.schedule()
 
 
-async def test_what_old_topologies_do_not_show_yet_is_not_given_away_again(tmp_path: Path) -> None:
+async def test_room_missing_in_old_topologies_is_not_given_away(tmp_path: Path) -> None:
     async with world(tmp_path, MACHINES) as cluster:
         await cluster.schedule()
         cluster.create(pods(*range(8)))
@@ -75,7 +75,7 @@ async def test_what_old_topologies_do_not_show_yet_is_not_given_away_again(tmp_p
         assert set(cluster.binds().values()) == {1}
 
 
-async def test_what_old_topologies_still_show_is_given_away_when_they_show_it_no_more(tmp_path: Path) -> None:
+async def test_room_shown_in_old_topologies_is_given_away_later(tmp_path: Path) -> None:
     async with world(tmp_path, MACHINES) as cluster:
         await cluster.schedule()
         cluster.create(pods(*range(ROOM)))

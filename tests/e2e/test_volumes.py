@@ -157,14 +157,14 @@ async def placed_elsewhere(cluster: World, controller: VolumeController) -> None
     await until(lambda: node_of(cluster, "db-0") == "pair-2")
 
 
-async def test_a_provisioner_that_fails_for_a_node_is_asked_for_another(tmp_path: Path) -> None:
+async def test_a_provisioner_that_fails_for_a_node_gets_another(tmp_path: Path) -> None:
     async with world(tmp_path, MACHINES) as cluster:
         cluster.server.store.create(MADE)
         await placed_elsewhere(cluster, VolumeController(cluster.server.store, failing={"pair-0", "pair-1"}))
         check(cluster)
 
 
-async def test_a_provisioner_that_never_answers_is_given_up_after_the_timeout(tmp_path: Path) -> None:
+async def test_a_silent_provisioner_is_given_up_after_the_timeout(tmp_path: Path) -> None:
     async with world(tmp_path, MACHINES) as cluster:
         configure(cluster, 1.0)
         cluster.server.store.create(MADE)
@@ -186,7 +186,7 @@ async def with_node_selected(folder: Path, cpus: int = 4) -> AsyncIterator[tuple
         yield cluster, controller, scheduler
 
 
-async def test_a_node_that_is_lost_while_its_volume_is_made_is_given_up(tmp_path: Path) -> None:
+async def test_a_node_lost_during_volume_creation_is_given_up(tmp_path: Path) -> None:
     async with with_node_selected(tmp_path) as (cluster, controller, _):
         store = cluster.server.store
         lost = selected(cluster, 0)
@@ -197,7 +197,7 @@ async def test_a_node_that_is_lost_while_its_volume_is_made_is_given_up(tmp_path
         check(cluster)
 
 
-async def test_a_pod_that_is_deleted_while_its_volume_is_made_holds_nothing(tmp_path: Path) -> None:
+async def test_a_pod_deleted_during_volume_creation_holds_nothing(tmp_path: Path) -> None:
     async with with_node_selected(tmp_path, cpus=14) as (cluster, controller, _):
         store = cluster.server.store
         store.delete("pods", "db-0", "default", DeleteOptions(grace=0))
@@ -228,7 +228,7 @@ async def test_a_new_scheduler_goes_on_where_the_last_one_ended(tmp_path: Path, 
         check(cluster)
 
 
-async def test_a_selected_node_without_room_is_given_up_after_the_timeout(tmp_path: Path) -> None:
+async def test_a_selected_node_without_room_is_given_up_in_time(tmp_path: Path) -> None:
     """What an earlier process selected is full by now: the claim is provisioned elsewhere in the end."""
     async with world(tmp_path, MACHINES) as cluster:
         configure(cluster, 1.0)

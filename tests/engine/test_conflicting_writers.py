@@ -27,7 +27,7 @@ def lead(world: World, seconds: float = 100.0) -> None:
     world.clock.now += seconds
 
 
-def test_cpus_that_two_pods_hold_are_said_on_the_node_and_on_both(world: World) -> None:
+def test_cpus_held_twice_are_reported_on_node_and_pods(world: World) -> None:
     writers = world.engine.writers
     world.engine.handlers.bound_pods.observe("ADDED", pinned("first", "0-1", 1))
     assert (writers.double_holds, writers.warnings()) == ({}, [])
@@ -86,7 +86,7 @@ def test_binds_of_the_leader_before_are_not_taken_for_anothers(world: World) -> 
     assert not world.engine.writers.foreign[FOREIGN_BIND]
 
 
-def test_a_resource_status_that_another_writer_changed_is_noticed(world: World) -> None:
+def test_a_resource_status_changed_by_others_is_noticed(world: World) -> None:
     lead(world)
     world.engine.handlers.bound_pods.observe("ADDED", pinned("pod", "0-1"))
     world.diary.events.clear()
@@ -104,7 +104,7 @@ def test_a_rebind_is_not_taken_for_anothers_change(world: World) -> None:
     assert not world.engine.writers.foreign[FOREIGN_STATUS]
 
 
-def test_a_node_that_two_schedulers_have_overcommitted_is_said_once(world: World) -> None:
+def test_a_node_overcommitted_by_two_schedulers_is_reported_once(world: World) -> None:
     observe = world.engine.handlers.bound_pods.observe
     observe("ADDED", bound(make_pod("ours", 6000), "node"))
     theirs = bound(make_pod("theirs", 3000, scheduler="other"), "node")

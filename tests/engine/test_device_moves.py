@@ -108,7 +108,7 @@ def test_a_free_block_makes_evictions_needless() -> None:
     assert asyncio.run(evicted(world, moves)) == []
 
 
-def test_a_budget_that_forbids_the_eviction_counts_against_the_rate() -> None:
+def test_an_eviction_forbidden_by_a_budget_counts_for_the_rate() -> None:
     world, moves = crowded(allowed(max_per_hour=1))
     world.waits(gpu_pod("waits", 4))
 

@@ -57,7 +57,7 @@ def test_every_further_refusal_doubles_the_rest_up_to_a_limit() -> None:
     assert rests == [30, 60, 100, 100]
 
 
-def test_the_end_of_a_rest_is_told_once_and_quiet_pairs_are_forgotten() -> None:
+def test_the_end_of_a_pause_is_reported_once_and_forgotten() -> None:
     backoff, rested = NodeBackoff(BackoffSettings(initial=30, max=100)), request_class()
     backoff.refused("b", rested, "OutOfcpu", now=0)
     backoff.refused("a", rested, "OutOfcpu", now=0)

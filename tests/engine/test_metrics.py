@@ -30,7 +30,7 @@ def test_a_value_on_a_bound_is_within_it() -> None:
     assert histogram((1.0, 2.0), 1.0, 1.5, 2.5).buckets == [1, 1, 1]
 
 
-async def test_a_wait_lasts_from_the_first_sight_to_the_bind_and_knows_its_attempts() -> None:
+async def test_a_wait_lasts_to_the_bind_and_counts_attempts() -> None:
     world = make_world(make_node("n", cpu=1))
     world.waits(make_pod("big", 4000))
     await world.settle()

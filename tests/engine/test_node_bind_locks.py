@@ -90,7 +90,7 @@ async def test_a_pod_that_holds_nothing_of_a_numa_node_does_not_wait() -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_a_pod_whose_numa_nodes_are_not_foreseen_waits_for_its_turn_too() -> None:
+async def test_a_pod_with_unpredicted_numa_nodes_waits_for_its_turn() -> None:
     """Without alignment no NUMA node is foreseen; which it will be depends on the pods before it all the same."""
     world, server = slow_world(kubelets(KubeletPolicy.NONE))
     unforeseen = make_pod("unforeseen", 1000)

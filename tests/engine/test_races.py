@@ -10,7 +10,7 @@ from koord_numa.ports import Conflict, UnknownOutcome
 from tests.engine.world import bound, make_node, make_pod, make_world
 
 
-async def test_a_pod_that_changes_just_after_it_was_taken_out_is_tried_once() -> None:
+async def test_a_pod_changed_after_dequeue_is_tried_once() -> None:
     """Its decision begins a turn of the event loop later; a watch event may come in between."""
     world = make_world(make_node("node"), make_node("other"))
     pod, answers = make_pod("pod"), asyncio.Event()
@@ -34,7 +34,7 @@ async def test_a_pod_that_changes_just_after_it_was_taken_out_is_tried_once() ->
     assert [call for call in world.server.calls if call.startswith("bind")] == ["bind pod node"]
 
 
-async def test_a_pod_that_becomes_malformed_just_after_it_was_taken_out_is_not_bound() -> None:
+async def test_a_pod_malformed_after_dequeue_is_not_bound() -> None:
     world = make_world(make_node("node"))
     pod = make_pod("pod")
     world.waits(pod)
@@ -46,7 +46,7 @@ async def test_a_pod_that_becomes_malformed_just_after_it_was_taken_out_is_not_b
     assert world.nodes_of() == {"pod": ""}
 
 
-async def test_a_pod_that_is_deleted_while_it_is_read_after_a_conflict_holds_nothing_for_long() -> None:
+async def test_a_pod_deleted_during_a_read_after_a_conflict_is_freed() -> None:
     """The watch has told of the deletion before the answer of the read comes."""
     world = make_world(make_node("node"))
     pod = make_pod("pod")
@@ -70,7 +70,7 @@ async def test_a_pod_that_is_deleted_while_it_is_read_after_a_conflict_holds_not
     assert world.ledgers() == {"node": {}}
 
 
-async def test_a_read_that_takes_long_does_not_tell_that_a_bind_will_not_arrive() -> None:
+async def test_a_long_read_does_not_prove_that_a_bind_failed() -> None:
     """Its answer is as old as its question: the bind was on its way when the pod was looked at, and arrives before the answer does."""
     world = make_world(make_node("node"))
     pod = make_pod("pod")

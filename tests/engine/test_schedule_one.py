@@ -9,7 +9,7 @@ from tests.engine.binding.test_pre_bind import Step
 from tests.engine.world import bound, make_node, make_pod, make_world
 
 
-async def test_a_pod_is_bound_to_the_node_that_fits_and_people_are_told() -> None:
+async def test_a_pod_is_bound_to_the_fitting_node_with_an_event() -> None:
     world = make_world(make_node("small", cpu=1), make_node("large", cpu=8))
     world.waits(make_pod("pod", cpu=4000))
     await world.settle()
@@ -21,7 +21,7 @@ async def test_a_pod_is_bound_to_the_node_that_fits_and_people_are_told() -> Non
     assert world.engine.cache.assumed["uid-pod"].confirmed == world.clock.now
 
 
-async def test_a_pod_that_fits_nowhere_waits_with_numbers_and_is_told_once() -> None:
+async def test_a_pod_that_fits_nowhere_waits_with_numbers() -> None:
     world = make_world(make_node("node", cpu=2))
     world.waits(make_pod("pod", cpu=4000))
     await world.settle()

@@ -77,7 +77,7 @@ async def test_nothing_is_decided_before_everything_is_known() -> None:
     await asyncio.wait_for(running, PATIENCE)
 
 
-async def test_pods_that_come_together_are_decided_on_before_the_first_request() -> None:
+async def test_pods_that_arrive_together_are_decided_before_requests() -> None:
     """In the order of the queue, each on what the one before has left, as many as there are workers for."""
     world = make_world(make_node("small", cpu=2), make_node("large", cpu=64, memory=64), settings="bindConcurrency: 3")
     counted: list[int] = []

@@ -33,7 +33,7 @@ def test_the_key_is_named_once_for_each_problem() -> None:
     assert world.diary.reasons("node") == [UNREADABLE] * 3
 
 
-def test_a_topology_without_numa_nodes_is_reported_with_its_publisher() -> None:
+def test_a_topology_without_numa_nodes_names_its_publisher() -> None:
     world = make_world(make_node("node"))
     gap = 'its NodeResourceTopology, published by the NRI plugin with the policy "balloons", lists zones of type "balloon"'
     publish(world, NodeResourceTopology("node", CpuOwner.KUBELET, gap=gap, describes_nodes=False))
@@ -50,7 +50,7 @@ def test_a_standby_says_it_when_it_leads() -> None:
     assert world.diary.reasons("node") == [UNREADABLE]
 
 
-def test_misspelled_keys_of_a_node_and_its_topology_are_reported_once() -> None:
+def test_misspelled_keys_of_nodes_are_reported_once() -> None:
     node = replace(make_node("node"), unread=("label a is not read; use the label b",))
     world = make_world(node)
     topology = NodeResourceTopology("node", CpuOwner.KUBELET, unread=("attribute c is not read; use d",))

@@ -64,7 +64,7 @@ async def test_a_topology_that_comes_late_needs_no_restart() -> None:
     assert world.nodes_of() == {"pod": "node"}
 
 
-async def test_a_topology_that_vanishes_leaves_pods_and_books_as_they_are() -> None:
+async def test_a_vanished_topology_leaves_pods_and_accounting() -> None:
     world = make_world(make_node("node"))
     world.engine.handlers.topologies.observe("ADDED", make_topology("node"))
     world.waits(aligned("first"))
@@ -123,7 +123,7 @@ async def test_a_malformed_topology_costs_one_node_and_is_named() -> None:
     assert "node.koordinator.sh/cpu-topology" in world.engine.explain(waiting.key.uid)
 
 
-async def test_a_policy_that_changes_after_the_start_holds_for_the_next_pod_only() -> None:
+async def test_a_changed_policy_applies_to_the_next_pod_only() -> None:
     world = make_world(make_node("node"))
     world.engine.handlers.topologies.observe("ADDED", make_topology("node"))
     wide = make_pod("wide", 6000)
@@ -186,7 +186,7 @@ async def test_a_static_pod_is_counted_and_never_scheduled() -> None:
     assert world.nodes_of() == {"new": "", "mirror": ""}
 
 
-async def test_a_foreign_scheduler_that_overcommits_is_counted_and_not_fought() -> None:
+async def test_a_foreign_scheduler_that_overcommits_is_only_counted() -> None:
     world = make_world(make_node("node", cpu=4))
     world.waits(make_pod("ours", 3000))
     await world.settle()
@@ -200,7 +200,7 @@ async def test_a_foreign_scheduler_that_overcommits_is_counted_and_not_fought() 
     assert world.engine.cache.nodes["node"].free["cpu"] == -2000
 
 
-async def test_an_old_status_on_a_pod_without_a_node_is_ignored_and_overwritten() -> None:
+async def test_an_old_status_of_an_unbound_pod_is_overwritten() -> None:
     world = make_world(make_node("node"))
     world.engine.handlers.topologies.observe("ADDED", make_topology("node"))
     taken = aligned("taken", assignment=Assignment(cpus=CpuSet.parse("0-1")))
@@ -267,7 +267,7 @@ def _show(world: World, pod: Pod) -> None:
     )
 
 
-async def test_a_node_that_registers_again_with_fewer_cpus_is_not_overcommitted() -> None:
+async def test_a_node_with_fewer_cpus_is_not_overcommitted() -> None:
     """Its pods are not told to have left yet, and hold more than the new node has."""
     world = make_world(make_node("node", cpu=16))
     world.engine.handlers.topologies.observe("ADDED", make_topology("node", cores=4))
@@ -312,7 +312,7 @@ async def test_cpus_that_are_taken_offline_are_given_to_no_pod() -> None:
     assert list(world.nodes_of().values()) == ["node", "node"]
 
 
-async def test_a_clock_that_stands_still_or_jumps_for_hours_stops_no_pod() -> None:
+async def test_a_stopped_or_jumping_clock_stops_no_pod() -> None:
     """A suspended machine: the monotonic clock may stand still, or go on hours later."""
     world = make_world(make_node("node", cpu=4))
     world.waits(make_pod("large", 8000), make_pod("first", 1000))

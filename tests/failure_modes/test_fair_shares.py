@@ -47,7 +47,7 @@ async def run_until(world: World, done: Callable[[], bool]) -> None:
     assert holds
 
 
-async def test_binds_that_are_answered_by_500_for_ever_stop_no_other_pod() -> None:
+async def test_binds_that_get_500_forever_stop_no_other_pod() -> None:
     """A failing webhook with failurePolicy Fail on some pods: packing would send every worker to their nodes."""
     world = kubelet_world(20)
     bad = [make_pod(f"bad-{i:02}", 1000, 0) for i in range(40)]
@@ -62,7 +62,7 @@ async def test_binds_that_are_answered_by_500_for_ever_stop_no_other_pod() -> No
     await run_until(world, lambda: all(node for name, node in world.nodes_of().items() if name.startswith("good")))
 
 
-async def test_a_bind_that_fails_again_and_again_is_said_and_then_gives_its_hold_back() -> None:
+async def test_a_bind_that_fails_repeatedly_releases_its_cpus() -> None:
     world = make_world(make_node("node"))
     held: list[bool] = []
 
@@ -131,7 +131,7 @@ async def test_a_slow_bind_delays_only_its_own_node() -> None:
     await run_until(world, lambda: list(world.nodes_of().values()).count("node-01") == LONG_LINE)
 
 
-async def test_a_node_with_a_long_line_of_binds_is_chosen_again_when_it_is_short() -> None:
+async def test_a_node_with_many_binds_is_chosen_again_later() -> None:
     world = kubelet_world(1)
     cache = world.engine.cache
     cache.set_bind_line("node-00", True)
@@ -147,7 +147,7 @@ async def test_a_node_with_a_long_line_of_binds_is_chosen_again_when_it_is_short
     assert world.nodes_of() == {"pod": "node-00"}
 
 
-async def test_classes_that_fit_nowhere_do_not_delay_a_young_pod_that_fits() -> None:
+async def test_hopeless_classes_do_not_delay_a_pod_that_fits() -> None:
     """All of them are woken; the young pod is at most one attempt in vain behind its turn."""
     world = make_world(make_node("node", cpu=4))
     world.waits(*(make_pod(f"large-{i:03}", 5000 + i) for i in range(400)))
@@ -162,7 +162,7 @@ async def test_classes_that_fit_nowhere_do_not_delay_a_young_pod_that_fits() -> 
     assert "small" in {pod.key.name for pod in tried if pod is not None}
 
 
-async def test_a_higher_priority_is_tried_first_although_its_class_pauses() -> None:
+async def test_a_higher_priority_is_first_though_its_class_pauses() -> None:
     world = make_world(make_node("node", cpu=4))
     world.engine.handlers.bound_pods.observe(None, bound(make_pod("old", 4000), "node"))
     urgent = make_pod("urgent", 4000)
@@ -175,7 +175,7 @@ async def test_a_higher_priority_is_tried_first_although_its_class_pauses() -> N
     assert (pod and pod.key.name, world.nodes_of()["urgent"]) == ("urgent", "node")
 
 
-async def test_room_on_an_overcommitted_node_wakes_pods_that_ask_for_none_of_what_is_short() -> None:
+async def test_room_on_an_overcommitted_node_wakes_unaffected_pods() -> None:
     world = make_world(make_node("node", cpu=2, memory=8))
     for name, cpu, memory in (("foreign", 3000, 4), ("fat", 500, 4)):
         foreign = make_pod(name, cpu, memory, scheduler="default-scheduler")
@@ -201,7 +201,7 @@ async def test_a_flush_that_comes_before_the_pause_is_over_is_a_retry() -> None:
     assert before.attempts == tried + 1
 
 
-async def test_a_nominated_pod_gets_its_room_after_a_restart_though_an_older_one_of_its_class_waits() -> None:
+async def test_a_nominated_pod_gets_its_room_after_a_restart() -> None:
     world = make_world(make_node("node", cpu=4), synced=True)
     older = make_pod("older", 4000, created=1.0)
     nominated = make_pod("nominated", 4000, created=2.0, nominated="node")
@@ -212,7 +212,7 @@ async def test_a_nominated_pod_gets_its_room_after_a_restart_though_an_older_one
     assert world.nodes_of() == {"older": "", "nominated": "node"}
 
 
-async def test_a_pod_that_begins_to_leave_makes_hopeless_classes_look_again() -> None:
+async def test_a_terminating_pod_makes_hopeless_classes_retry() -> None:
     world = make_world(make_node("node", cpu=4))
     resident = bound(make_pod("resident", 4000), "node")
     world.engine.handlers.bound_pods.observe(None, resident)
@@ -223,9 +223,7 @@ async def test_a_pod_that_begins_to_leave_makes_hopeless_classes_look_again() ->
 
 
 @pytest.mark.parametrize("leads", [False, True], ids=["standby", "leader"])
-async def test_nothing_grows_on_a_standby_or_a_leader_through_many_lifecycles(
-    leads: bool, request: pytest.FixtureRequest
-) -> None:
+async def test_nothing_grows_through_many_lifecycles_of_a_replica(leads: bool, request: pytest.FixtureRequest) -> None:
     """Every container that can be reached from the scheduler is as large after a quarter of them as at the end."""
     lifecycles = request.config.getoption("--lifecycles")
     world = make_world(make_node("node", cpu=4), settings="{rememberedClasses: 16}")

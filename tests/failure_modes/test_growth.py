@@ -93,7 +93,7 @@ def test_every_module_with_a_cache_of_pods_is_in_the_table() -> None:
     assert [name for path in keeping if f"`{(name := str(path.relative_to(package)))}`" not in document] == []
 
 
-def test_caches_of_parsed_objects_take_at_most_so_many_characters() -> None:
+def test_caches_of_parsed_objects_have_bounded_text() -> None:
     """Parsed objects take about four times the room of their text."""
     caches = {
         id(value): value for module in modules() for value in vars(module).values() if isinstance(value, ParsedCache)

@@ -42,7 +42,7 @@ async def test_a_pod_whose_sum_leaves_64_bits_only_waits(resource: str) -> None:
     await innocent_is_bound(world)
 
 
-async def test_placed_pods_whose_sum_leaves_64_bits_close_only_their_node() -> None:
+async def test_placed_pods_above_64_bits_close_only_their_node() -> None:
     world = make_world(make_node("full"), make_node("node"))
     for number in range(9):
         world.engine.handlers.bound_pods.observe(None, bound(giant(f"giant-{number}", "memory", 1), "full"))
@@ -50,7 +50,7 @@ async def test_placed_pods_whose_sum_leaves_64_bits_close_only_their_node() -> N
     assert world.nodes_of()["innocent"] == "node"
 
 
-async def test_a_node_that_offers_more_than_64_bits_hold_is_used_like_any_other() -> None:
+async def test_a_node_with_more_than_64_bits_is_used_normally() -> None:
     amounts = {"cpu": 9 * EXBIBYTE, "memory": 9 * EXBIBYTE, "pods": 9 * EXBIBYTE, "example.com/thing": 9 * EXBIBYTE}
     world = make_world(Node("node", uid="uid-node", allocatable=amounts))
     await innocent_is_bound(world)
@@ -75,11 +75,11 @@ def published(**resources: str) -> dict[str, object]:
     }
 
 
-def test_a_topology_with_more_cpus_than_any_machine_is_refused_by_name() -> None:
+def test_a_topology_with_too_many_cpus_is_rejected_by_name() -> None:
     assert "1000000 CPUs are too many" in parse_topology(published(cpu="1000000")).problem
 
 
-def test_a_topology_with_more_devices_than_any_machine_is_refused_by_name() -> None:
+def test_a_topology_with_too_many_devices_is_rejected_by_name() -> None:
     topology = parse_topology(published(**{"example.com/thing": str(MOST_DEVICES + 1)}))
     assert "devices are too many" in topology.problem
 
@@ -173,7 +173,7 @@ async def test_an_exception_about_one_node_costs_that_node_only(monkeypatch: pyt
     }
 
 
-async def test_a_bound_pod_that_cannot_be_counted_closes_its_node_until_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_uncountable_bound_pod_closes_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     world = make_world(make_node("bad"), make_node("good"))
     observe = world.engine.cache.observe_pod
 

@@ -83,7 +83,7 @@ async def test_a_server_that_is_away_at_the_start_is_waited_for(rack: World) -> 
         await until(lambda: not rack.unbound())
 
 
-async def test_without_the_right_to_list_nodes_nothing_is_decided_and_the_rule_is_named(rack: World) -> None:
+async def test_without_the_right_to_list_nodes_the_rule_is_named(rack: World) -> None:
     denied = rack.server.faults.add(Fault(status=403, verb="list", resource="nodes"))
     rack.create([pinned("a", 2)])
     async with operating(rack) as replica:
@@ -128,7 +128,7 @@ async def test_two_that_both_believe_to_be_alone_do_no_harm(rack: World) -> None
     assert second.errors == []
 
 
-async def test_the_same_event_again_and_again_is_one_object_that_counts(rack: World) -> None:
+async def test_a_repeated_event_is_one_object_with_a_count(rack: World) -> None:
     async with operating(rack) as replica:
         await until(lambda: replica.alive and rack.server.open_watches)
 

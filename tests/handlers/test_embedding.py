@@ -57,7 +57,7 @@ def made_in(folder: str) -> dict[str, Callable[..., Stream]]:
     return found
 
 
-async def test_streams_that_kopf_left_half_read_are_closed_outer_ones_first() -> None:
+async def test_half_read_streams_of_kopf_are_closed_outer_first() -> None:
     ended: list[str] = []
     with _kopf_streams() as streams:
         stream = made_in(KOPF)["watch"](ended)
@@ -67,7 +67,7 @@ async def test_streams_that_kopf_left_half_read_are_closed_outer_ones_first() ->
         assert [event async for event in stream] == []
 
 
-async def test_streams_that_are_read_to_the_end_or_not_kopfs_are_left_alone() -> None:
+async def test_finished_streams_and_streams_of_others_are_left_alone() -> None:
     ended: list[str] = []
     with _kopf_streams() as streams:
         assert [event async for event in made_in(KOPF)["watch"](ended)] == ["first", "second"]
@@ -148,7 +148,7 @@ async def test_a_run_that_never_ends_is_given_up_for_another(monkeypatch: pytest
     assert runs.begun == 2
 
 
-async def test_a_run_that_ends_in_error_is_followed_by_another_unless_it_is_a_bug(
+async def test_a_failed_run_is_followed_by_another_except_for_bugs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(KeyError, match="a bug"):

@@ -55,7 +55,7 @@ def test_every_setting_that_is_changed_exists(path: str) -> None:
         found = getattr(found, step)
 
 
-async def test_a_task_of_an_object_looks_at_the_setting_whenever_it_begins_to_wait() -> None:
+async def test_a_worker_task_reads_the_setting_before_each_wait() -> None:
     """It would wait for ever by what the setting was when it began; after its first event it ends at once."""
     queueing, settings = import_module("kopf._core.reactor.queueing"), kopf.OperatorSettings()
     settings.queueing.idle_timeout = 1e6
@@ -73,7 +73,7 @@ async def test_a_task_of_an_object_looks_at_the_setting_whenever_it_begins_to_wa
     assert streams == {}
 
 
-def test_a_filter_is_asked_once_for_every_event_with_the_event_and_the_memo() -> None:
+def test_a_filter_is_called_once_per_event_with_event_and_memo() -> None:
     """Pods and topologies are handed over by their filter."""
     registry = kopf.OperatorRegistry()
     asked: list[str] = []
@@ -114,7 +114,7 @@ def test_a_session_of_ours_can_be_lent() -> None:
     assert {"server", "aiohttp_session"} <= fields.keys()
 
 
-async def test_a_watch_is_read_through_the_body_of_the_answer_in_chunks() -> None:
+async def test_a_watch_is_read_in_chunks_of_the_body() -> None:
     """Topologies are read in batches by pausing between two chunks."""
     api, sizes = import_module("kopf._cogs.clients.api"), list[int]()
     assert "iter_jsonlines(response.content)" in source("kopf._cogs.clients.api")

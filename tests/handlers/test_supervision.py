@@ -58,7 +58,7 @@ async def deaf(begun: asyncio.Event) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_a_watcher_that_does_not_hear_is_told_again_when_kopf_ends() -> None:
+async def test_a_stuck_watcher_is_cancelled_again_when_kopf_ends() -> None:
     begun, end = asyncio.Event(), asyncio.Event()
     watcher = create_guarded_task(deaf(begun), "watcher for pods", cancellable=True)
     root = create_guarded_task(end.wait(), "stop-flag checker", finishable=True)
@@ -73,7 +73,7 @@ async def test_a_watcher_that_does_not_hear_is_told_again_when_kopf_ends() -> No
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_a_watcher_that_does_not_hear_is_told_again_while_kopf_goes_on() -> None:
+async def test_a_stuck_watcher_is_cancelled_again_while_kopf_runs() -> None:
     """As when a kind is uninstalled: Kopf waits for that watcher, and starts no other meanwhile."""
     begun = asyncio.Event()
     watcher = create_guarded_task(deaf(begun), "watcher for pods", cancellable=True)

@@ -110,7 +110,7 @@ async def test_every_trigger_only_hands_over(recorded: Recorded, memo: kopf.Memo
     assert recorded.heard == [("pod", "ADDED", "a"), ("topology", None, "n"), ("rebind", "DELETED", "r")]
 
 
-async def test_the_task_of_a_topology_waits_for_the_next_one_and_others_end_soon(memo: kopf.Memo) -> None:
+async def test_the_worker_of_a_topology_waits_and_others_end_soon(memo: kopf.Memo) -> None:
     waits = {}
     TRIGGERS.hand_over_topology(event=event(None, TOPOLOGY), memo=memo)
     waits["topology"] = memo.queueing.idle_timeout
@@ -141,7 +141,7 @@ def topology(uid: str, version: str) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("late", [("DELETED", "8"), ("MODIFIED", "7"), (None, "7")])
-def test_what_comes_late_of_a_deleted_topology_does_not_touch_the_next_one(
+def test_late_events_of_a_deleted_topology_are_ignored(
     recorded: Recorded, memo: kopf.Memo, late: tuple[str | None, str]
 ) -> None:
     """Kopf hands over the events of each uid in a task of its own."""
@@ -168,7 +168,7 @@ async def test_pods_of_other_schedulers_are_not_handed_over(recorded: Recorded, 
     assert recorded.heard == []
 
 
-async def test_a_pod_that_this_process_has_bound_leaves_without_a_handler(recorded: Recorded, memo: kopf.Memo) -> None:
+async def test_a_pod_bound_by_this_process_leaves_without_a_handler(recorded: Recorded, memo: kopf.Memo) -> None:
     TRIGGERS.hand_over_pod(event=event("ADDED", with_uid(pod("a"))), memo=memo)
     recorded.bound.add("u-a")
     assert not TRIGGERS.hand_over_pod(event=event("DELETED", with_uid(pod("a"))), memo=memo)

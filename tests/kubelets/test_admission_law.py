@@ -35,7 +35,7 @@ def test_what_is_placed_is_admitted(pytestconfig: pytest.Config) -> None:
     profile(what_is_placed_is_admitted)()
 
 
-def test_whole_cores_are_those_that_placed_pods_leave_not_those_that_were_published() -> None:
+def test_whole_cores_are_those_left_by_placed_pods() -> None:
     """Two pods hold the last whole cores and no topology shows them yet; the other CPUs share cores with reserved ones."""
     config = KubeletConfig(
         topology_policy=KubeletPolicy.NONE,

@@ -70,6 +70,6 @@ def test_what_is_placed_on_a_busy_node_is_admitted(pytestconfig: pytest.Config) 
     assert placed > 10 * lives
 
 
-def test_a_pod_that_comes_back_under_its_name_is_not_taken_for_the_one_before() -> None:
+def test_a_pod_with_a_reused_name_is_a_new_pod() -> None:
     """Life 1029 of these gave a NUMA node's huge pages away twice: an old fingerprint had the new pod's name in it."""
     assert not broken(life_of(Random(1029)))

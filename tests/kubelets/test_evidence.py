@@ -39,7 +39,7 @@ def refused_life() -> NodeLife:
 
 
 @pytest.mark.parametrize("node_first", [True, False], ids=["node first", "pod first"])
-def test_a_refused_pod_is_evidence_after_a_restart_of_the_scheduler(node_first: bool) -> None:
+def test_a_rejected_pod_is_evidence_after_a_restart(node_first: bool) -> None:
     life = refused_life()
     failed = parse_pod(life.objects["p1"])
     life.cache = Cache(lambda *_: None, clock=lambda: life.now)
@@ -85,7 +85,7 @@ def test_a_heartbeat_that_goes_on_ends_no_evidence() -> None:
     assert isinstance(life.ask(ODD), Rejection)
 
 
-def test_a_pod_that_was_admitted_before_the_kubelet_started_again_shows_nothing_of_its_options() -> None:
+def test_a_pod_from_before_a_kubelet_restart_proves_nothing() -> None:
     life = NodeLife(node())
     tell(life, ready("2026-01-01T00:00:00Z"))
     life.place(ODD)
@@ -99,7 +99,7 @@ def test_a_pod_that_was_admitted_before_the_kubelet_started_again_shows_nothing_
     assert again.explores == ("full-pcpus-only",)
 
 
-def test_a_pod_says_what_it_explores_so_that_the_next_process_waits_for_its_answer() -> None:
+def test_an_exploring_pod_records_what_it_explores() -> None:
     life = NodeLife(node())
     answer = life.ask(ODD)
     assert isinstance(answer, Placement)

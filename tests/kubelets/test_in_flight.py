@@ -61,7 +61,7 @@ def run(one: NodeLife, *cpus: int) -> None:
     one.settle()
 
 
-def test_a_gpu_is_not_promised_that_a_pod_on_its_way_may_get_instead() -> None:
+def test_a_gpu_that_a_pod_in_flight_may_get_is_not_promised() -> None:
     one = life()
     run(one, 1, 5)
     one.place(pod(2))
@@ -76,7 +76,7 @@ def test_a_gpu_is_not_promised_that_a_pod_on_its_way_may_get_instead() -> None:
     assert not isinstance(one.ask(pod(1, gpus=2)), Placement)
 
 
-def test_departures_that_change_nothing_for_pods_in_flight_keep_no_pod_waiting() -> None:
+def test_irrelevant_departures_keep_no_pod_waiting() -> None:
     """Pods on NUMA node 1 may leave: what goes to NUMA node 0 stays there."""
     one = life()
     run(one, 3)
@@ -98,7 +98,7 @@ def test_room_for_all_that_are_in_flight_needs_no_replay() -> None:
     assert isinstance(one.ask(pod(20)), Placement)
 
 
-def test_a_pod_that_the_managers_give_nothing_waits_for_no_pod_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_without_managed_resources_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many states there are in which those may go elsewhere: none of them is asked."""
     monkeypatch.setattr(admission, "DECISION", 0)
     one = life()
@@ -110,7 +110,7 @@ def test_a_pod_that_the_managers_give_nothing_waits_for_no_pod_on_its_way(monkey
     assert isinstance(one.ask(without), Placement)
 
 
-def test_a_container_that_moves_for_a_device_leaves_the_cpus_of_the_next() -> None:
+def test_a_container_moved_by_a_device_leaves_cpus_of_the_next() -> None:
     """Foreseen is the first container on NUMA node 1 and the next on node 0; should the first pod have left, both want NUMA node 0."""
     one = life()
     shared = pod(1, gpus=1)
@@ -131,7 +131,7 @@ def test_a_container_that_moves_for_a_device_leaves_the_cpus_of_the_next() -> No
     assert isinstance(one.ask({"containers": [container("a", 1, 1), container("b", 3, 1)]}), Placement)
 
 
-def test_a_pod_about_which_too_many_states_would_have_to_be_asked_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_with_too_many_states_to_evaluate_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     one = life()
     run(one, 3, 2)
     assert isinstance(one.ask(pod(1)), Placement)
@@ -142,7 +142,7 @@ def test_a_pod_about_which_too_many_states_would_have_to_be_asked_waits(monkeypa
     assert answer.detail == TOO_MANY
 
 
-def test_a_topology_may_show_pods_that_nothing_else_tells_of_and_that_are_gone() -> None:
+def test_a_topology_may_show_pods_that_are_unknown_and_gone() -> None:
     """The init container of 2 goes to NUMA node 1 by what is published, and to node 0 in truth, which has no 8 CPUs for the app."""
     one = life()
     unwatched = one.pod("unwatched", pod(7))
@@ -186,7 +186,7 @@ def test_lives_that_gave_gpus_away_twice() -> None:
 @pytest.mark.parametrize("policy", [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED])
 @pytest.mark.parametrize("scope", KubeletScope)
 @pytest.mark.parametrize("memory", ["None", "Static"])
-def test_equal_pods_in_flight_leave_room_for_one_more_wherever_they_are(
+def test_equal_pods_in_flight_leave_room_for_another(
     policy: KubeletPolicy, scope: KubeletScope, memory: str, pytestconfig: pytest.Config
 ) -> None:
     """A pod that is equal to all pods in flight is admitted, although another pod has left unseen."""

@@ -62,7 +62,7 @@ def test_what_nfd_shows_available_on_a_numa_node_may_be_in_use(fingerprint: bool
 
 
 @pytest.mark.parametrize("in_full", [True, False])
-def test_devices_that_are_near_all_numa_nodes_are_told_apart_by_their_number(in_full: bool) -> None:
+def test_devices_near_all_numa_nodes_differ_by_number(in_full: bool) -> None:
     life = used(life_of([0b11] * 4, KubeletPolicy.SINGLE_NUMA_NODE, in_full=in_full, numa=2), [gpus(1)])
     for count in (1, 2, 3):
         assert not isinstance(life.ask(gpus(count)), Rejection), count

@@ -111,7 +111,7 @@ def worlds_of(dice: Random) -> Worlds:
 
 
 @pytest.mark.parametrize("seed", [*range(1, 9), *NARROW])
-def test_a_yes_holds_on_every_node_that_would_have_shown_the_same(seed: int) -> None:
+def test_an_admission_holds_on_every_indistinguishable_node(seed: int) -> None:
     dice = Random(seed)
     worlds = worlds_of(dice)
     said = 0

@@ -35,7 +35,7 @@ def node(name: str = "n", *options: str, hidden: bool = True) -> NodeDescription
     return NodeDescription(name, Shape(2, 1, 4, 2, 16 * GIB).build(), Style.KUBELET, config, hidden=hidden)
 
 
-def test_one_pod_at_a_time_explores_and_the_first_answer_is_remembered() -> None:
+def test_one_pod_explores_and_the_first_answer_is_kept() -> None:
     life = NodeLife(node("n", "full-pcpus-only"))
     first = life.ask(ODD)
     assert isinstance(first, Placement)
@@ -61,7 +61,7 @@ def test_a_pod_that_runs_shows_that_the_option_is_off() -> None:
     assert not answer.explores
 
 
-def test_a_bare_pod_waits_for_a_node_whose_options_are_known_and_says_so() -> None:
+def test_a_bare_pod_waits_for_a_node_with_known_options() -> None:
     life = NodeLife(node(), owner=None)
     answer = life.ask(ODD)
     assert isinstance(answer, Rejection)
@@ -77,7 +77,7 @@ def test_nobody_explores_under_strict() -> None:
     assert answer.detail.endswith("full-pcpus-only is not known, and the pod might be refused for it")
 
 
-def test_a_node_whose_answer_is_known_goes_before_one_that_would_be_explored() -> None:
+def test_a_known_node_precedes_a_node_to_explore() -> None:
     """The fuller node would win otherwise: pods are packed."""
     unknown, known = NodeLife(node("a")), NodeLife(node("b"))
     known.place(ODD)
@@ -103,7 +103,7 @@ def test_stated_options_take_the_place_of_what_is_not_published(stated: dict[str
     assert not isinstance(answer, Placement) or not answer.explores
 
 
-def test_without_a_statement_about_the_node_nothing_is_assumed_of_it() -> None:
+def test_without_assumed_options_nothing_is_assumed() -> None:
     life = NodeLife(node(), ASSUME, stated=(StatedOptions({"pool": "other"}),))
     answer = life.ask(ODD)
     assert isinstance(answer, Rejection)
@@ -172,7 +172,7 @@ def publish(life: NodeLife, **attributes: str) -> None:
     ],
     ids=["strategy", "topology manager", "CPU manager"],
 )
-def test_an_option_of_a_later_kubelet_closes_the_node_to_pods_that_it_concerns(attribute: dict[str, str]) -> None:
+def test_an_option_of_a_later_kubelet_closes_the_node_to_pods(attribute: dict[str, str]) -> None:
     life = NodeLife(node())
     publish(life, **attribute)
     answer = life.ask(EVEN)
@@ -189,7 +189,7 @@ def test_an_unknown_option_that_is_off_changes_nothing() -> None:
     assert isinstance(life.ask(EVEN), Placement)
 
 
-def test_a_topology_that_cannot_be_read_takes_no_pod_that_might_be_aligned() -> None:
+def test_an_unreadable_topology_takes_no_alignable_pod() -> None:
     life = NodeLife(node())
     obj = life.agent.topology()
     obj["topologyPolicies"] = ["dynamic"]
@@ -204,7 +204,7 @@ def test_a_topology_that_cannot_be_read_takes_no_pod_that_might_be_aligned() -> 
         assert isinstance(life.ask(spec), Rejection)
 
 
-def test_memory_that_a_kubelet_without_memory_manager_lists_is_bound_for_no_pod() -> None:
+def test_memory_without_a_memory_manager_is_not_bound() -> None:
     """Neither while the node is followed nor later: a second pod that is larger than what one NUMA node lists as available fits."""
     config = replace(node().kubelet, topology_policy=KubeletPolicy.NONE, memory_policy="None")
     description = NodeDescription("n", Shape(2, 1, 4, 2, 16 * GIB).build(), Style.KUBELET, config)

@@ -154,7 +154,7 @@ UNREADABLE: Final = {
 
 
 @pytest.mark.parametrize(("text", "damage"), UNREADABLE.values(), ids=UNREADABLE.keys())
-async def test_without_readable_files_amounts_and_hardware_are_published(
+async def test_without_readable_files_amounts_are_published(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, damage: Any
 ) -> None:
     async with world(tmp_path, STATIC) as around, around.agent() as agent:

@@ -111,7 +111,7 @@ async def test_an_update_by_others_keeps_the_cpus(tmp_path: Path) -> None:
         assert effective(around, pod.uid) == "4-5"
 
 
-async def test_a_pod_that_the_runtime_shows_after_its_end_holds_no_cpus(tmp_path: Path) -> None:
+async def test_a_pod_shown_by_the_runtime_after_its_end_has_no_cpus(tmp_path: Path) -> None:
     """The runtime reports the start of a container late, or only after the agent has started again."""
     async with (
         world(tmp_path, PLAIN) as around,

@@ -117,7 +117,7 @@ async def test_kopf_giving_up_does_not_end_the_process(
     assert rack.complaints() == []
 
 
-async def test_kopf_waits_for_credentials_that_cannot_be_had_for_a_moment(
+async def test_kopf_waits_for_temporarily_missing_credentials(
     rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new_session = Runtime.new_session

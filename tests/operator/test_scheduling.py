@@ -53,7 +53,7 @@ async def test_a_pod_is_bound_with_its_cpus_in_one_call(
 
 
 @EITHER_WATCH
-async def test_a_pod_that_fits_nowhere_is_told_why_and_bound_when_there_is_room(
+async def test_a_pod_that_fits_nowhere_is_bound_when_there_is_room(
     rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
 ) -> None:
     rack.create([shared("big", "20")])
@@ -94,7 +94,7 @@ async def test_nothing_is_decided_before_everything_is_known(
 
 
 @EITHER_WATCH
-async def test_a_pod_created_again_under_its_name_is_bound_by_a_decision_of_its_own(
+async def test_a_recreated_pod_gets_its_own_decision(
     rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
 ) -> None:
     held = rack.server.faults.add(Fault(effect=Effect.DELAY, seconds=None, subresource="binding", count=1))
@@ -110,7 +110,7 @@ async def test_a_pod_created_again_under_its_name_is_bound_by_a_decision_of_its_
     assert rack.complaints() == []
 
 
-async def test_without_topologies_installed_plain_pods_run_and_others_follow_when_they_are(
+async def test_without_topologies_installed_only_plain_pods_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ApiServer(bookmark_interval=0.5) as server:

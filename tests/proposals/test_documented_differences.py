@@ -98,7 +98,7 @@ async def test_the_field_of_the_pod_spec_was_never_made() -> None:
     assert there.node_of("without") == "n"
 
 
-async def test_container_level_single_numa_node_takes_the_pod_as_a_whole() -> None:
+async def test_container_level_single_numa_aligns_the_whole_pod() -> None:
     """Where the scheduler owns the CPUs: 5 + 5 CPUs of two containers do not fit a NUMA node of 8."""
     there = cluster(node("n", 16), koordlet_nrt("n", policies=["SingleNUMANodeContainerLevel"]))
     await there.create(
@@ -132,7 +132,7 @@ async def test_most_allocated_splits_evenly() -> None:
     assert there.cpus("a") == "0-5,8-13"
 
 
-async def test_the_configured_alignment_is_for_pods_with_cpus_of_their_own() -> None:
+async def test_the_configured_alignment_is_for_pods_with_cpusets() -> None:
     there = cluster(node("n", 16), koordlet_nrt("n"))
     await there.create(pod("own", guaranteed("4"), qos="LSR"), pod("shared", guaranteed("4")))
     assert (there.numa("own"), there.node_of("shared"), there.numa("shared")) == ([0], "n", [])
@@ -155,7 +155,7 @@ def without_smt() -> Cluster:
     return cluster(node("n", 16), nrt)
 
 
-async def test_policies_about_siblings_are_dropped_where_cores_have_none() -> None:
+async def test_policies_about_siblings_are_dropped_without_siblings() -> None:
     """The text says "ARM"; what matters is that a core has one thread."""
     there = without_smt()
     policies = {"preferredCPUBindPolicy": "SpreadByPCPUs", "preferredCPUExclusivePolicy": "PCPULevel"}

@@ -13,7 +13,7 @@ async def test_the_example_of_resource_status() -> None:
     assert there.status("test-pod")["cpuset"] == "0,2,4,6"
 
 
-async def test_pcpu_level_takes_the_other_numa_node_before_it_shares_cores() -> None:
+async def test_pcpu_level_prefers_another_numa_node_to_shared_cores() -> None:
     there = cluster(node("n", 16), koordlet_nrt("n"))
     await there.create(*(pod(f"p{i}", guaranteed("4"), qos="LSR", spec=SPREAD) for i in range(2)))
     assert [there.numa(f"p{i}") for i in range(2)] == [[0], [1]]
@@ -32,7 +32,7 @@ async def test_numa_node_level_takes_the_other_numa_node() -> None:
     assert [there.numa(f"p{i}") for i in range(2)] == [[0], [1]]
 
 
-async def test_numa_node_level_takes_another_node_before_it_is_downgraded() -> None:
+async def test_numa_node_level_prefers_another_node_to_a_downgrade() -> None:
     there = cluster(*(obj for name in "ab" for obj in (node(name, 16), koordlet_nrt(name))))
     await there.create(*(pod(f"p{i}", guaranteed("2"), qos="LSR", spec=NUMA_LEVEL) for i in range(4)))
     assert {(there.node_of(f"p{i}"), *there.numa(f"p{i}")) for i in range(4)} == {
@@ -43,7 +43,7 @@ async def test_numa_node_level_takes_another_node_before_it_is_downgraded() -> N
     }
 
 
-async def test_numa_node_level_is_downgraded_when_nothing_else_is_left_and_the_note_says_so() -> None:
+async def test_numa_node_level_is_downgraded_last_with_a_note() -> None:
     there = cluster(node("n", 16), koordlet_nrt("n"))
     await there.create(*(pod(f"p{i}", guaranteed("2"), qos="LSR", spec=NUMA_LEVEL) for i in range(2)))
     third = pod("p2", guaranteed("2"), qos="LSR", spec=NUMA_LEVEL)

@@ -37,7 +37,7 @@ async def test_a_strict_kubelet_does_not_refuse_what_nothing_shows(listed: Json,
     assert there.node_of("a") == "n", there.why("a")
 
 
-async def test_a_published_static_memory_manager_needs_the_numa_nodes_of_memory() -> None:
+async def test_a_static_memory_manager_needs_numa_nodes_of_memory() -> None:
     there = complete_example({}, memoryManagerPolicy="Static")
     await there.create(pod("a", guaranteed("2"), qos="LSR"))
     assert there.node_of("a") == ""

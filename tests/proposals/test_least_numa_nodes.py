@@ -24,7 +24,7 @@ async def test_the_worked_example() -> None:
     assert there.node_of("a") == "node-2"
 
 
-async def test_as_printed_the_containers_are_burstable_and_no_kubelet_aligns_them() -> None:
+async def test_example_containers_are_burstable_and_not_aligned() -> None:
     """CPU requests alone make a pod Burstable: 100 everywhere, as in the plugin's code; see docs/deviations.md."""
     there = cluster(*kubelets("node-1", "2", "4"), *kubelets("node-2", "8", "8"), settings=ONLY)
     printed = pod("a", {"requests": {"cpu": "3"}}, {"requests": {"cpu": "3"}})
@@ -37,7 +37,7 @@ async def test_only_resources_without_numa_nodes_need_none() -> None:
 
 
 @pytest.mark.parametrize("option", ["true", "false", None])
-async def test_distance_counts_unless_prefer_closest_is_known_to_be_off(option: str | None) -> None:
+async def test_distance_counts_unless_prefer_closest_is_off(option: str | None) -> None:
     attributes = {} if option is None else {"topologyManagerOptionPreferClosestNumaNodes": option}
     there = cluster(*kubelets("n", "2", "4", **attributes), settings=ONLY)
     assert there.score(pod("a", guaranteed("6")), "n") == (76 if option == "false" else 82)
@@ -91,7 +91,7 @@ async def test_distance_counts_on_scheduler_owned_nodes() -> None:
     assert there.node_of("wide") == "b-near"
 
 
-async def test_guaranteed_pods_in_the_shared_pool_need_as_few_as_could_hold_them() -> None:
+async def test_guaranteed_pool_pods_use_as_few_numa_nodes_as_hold_them() -> None:
     there = cluster(node("n", 16), koordlet_nrt("n"), settings=ONLY)
     assert there.score(pod("small", guaranteed("3")), "n") == 94
     assert there.score(pod("wide", guaranteed("12")), "n") == 82

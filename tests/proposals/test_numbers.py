@@ -66,7 +66,7 @@ async def test_numbers_of_the_node_are_readable() -> None:
         ),
     ],
 )
-async def test_the_largest_that_a_kubelet_takes_has_the_shape_of_the_request(
+async def test_the_largest_size_for_a_kubelet_keeps_the_shape(
     zones: list[Json], wanted: dict[str, str], said: str, scope: str
 ) -> None:
     made = node("n", 32)

@@ -102,7 +102,7 @@ def kubelets(policy: str = "single-numa-node", **attributes: str) -> Cluster:
     return cluster(node("n", 16), kubelet_nrt("n", zones, policy, **attributes))
 
 
-async def test_guaranteed_pods_stay_away_from_kubelets_with_unknown_policies() -> None:
+async def test_guaranteed_pods_avoid_kubelets_with_unknown_policies() -> None:
     there = kubelets("dynamic")
     await there.create(pod("sure", guaranteed("10")), pod("burst", BURSTABLE))
     assert not there.node_of("sure")
@@ -192,7 +192,7 @@ async def test_kubelet_reserved_cpus_are_allocatable_by_a_setting(setting: str, 
     assert str(shared_pools(offer, Ledger())[0].cpus) == "0-7"  # the shared pool has them in either case
 
 
-async def test_allocatable_reserved_cpus_add_nothing_to_what_the_node_has() -> None:
+async def test_allocatable_reserved_cpus_do_not_enlarge_the_node() -> None:
     """16 CPUs, 14 allocatable: two pods of 8 do not fit although each NUMA node has eight."""
     reserved = {"kubelet.koordinator.sh/cpu-manager-policy": {"policy": "none", "reservedCPUs": "0-1"}}
     there = cluster(

@@ -58,7 +58,7 @@ async def test_any_numa_node_may_hold_the_largest_container(cpus: int, fits: boo
     assert (there.node_of("p") == "n") == fits
 
 
-async def test_containers_that_fit_on_no_other_numa_node_leave_the_rest_free() -> None:
+async def test_containers_tied_to_a_numa_node_leave_the_rest_free() -> None:
     """As reported: 30 and 30 CPUs are overlooked beside 10 published ones of 52 on each NUMA node: 12 and 22 are free."""
     there = cluster(node("n", 104, memory=250))
     running(there, pod("web", guaranteed("10")), vm("a", 30), vm("b", 30))
@@ -102,7 +102,7 @@ def large(name: str, memory: str) -> Json:
 
 
 @pytest.mark.parametrize("policy", [{}, {"memoryManagerPolicy": "Static"}])
-async def test_memory_that_is_not_published_is_charged_to_every_numa_node(policy: dict[str, str]) -> None:
+async def test_unpublished_memory_is_charged_to_every_numa_node(policy: dict[str, str]) -> None:
     """24 and 20 GiB run, none is published: 32 and 32 GiB free are 8 and 12, and 14 GiB fit nowhere although 20 are free in all."""
     there = seen(memory_zones("32Gi", "32Gi"), large("a", "24Gi"), large("b", "20Gi"), **policy)
     await there.create(pod("wide", guaranteed("2", "14Gi")), pod("small", guaranteed("2", "3Gi")))
@@ -121,7 +121,7 @@ async def test_memory_of_one_pod_of_two_is_overlooked() -> None:
     assert trust(there)[1].startswith("the exporter overlooks 20.1Gi memory of running pods: default/b")
 
 
-async def test_zones_that_list_memory_without_a_memory_manager_overlook_nothing() -> None:
+async def test_zones_with_memory_but_no_manager_overlook_nothing() -> None:
     published = [zone(numa, {"cpu": free, "memory": "32Gi"}, cpu="16") for numa, free in enumerate(("14", "16"))]
     assert trust(seen(published, pod("a", guaranteed("2", "24Gi"))))[0] == "ok"
 

@@ -18,7 +18,7 @@ async def test_example_1_equal_request_and_limit_get_an_exclusive_cpu() -> None:
     assert there.cpus("a") == "0"
 
 
-async def test_example_2_a_limit_above_the_request_gets_the_shared_pool() -> None:
+async def test_example_2_a_limit_above_the_request_uses_the_pool() -> None:
     there = one_node()
     await there.create(pod("a", {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}, spec=SINGLE))
     assert there.cpus("a") == ""
@@ -112,7 +112,7 @@ class TestSingleNumaNodeExclusive:
 
 
 @pytest.mark.parametrize("policy", ["none", "best-effort", "restricted"])
-async def test_kubelets_that_let_pods_cross_get_no_single_numa_node_pods(policy: str) -> None:
+async def test_kubelets_with_crossing_pods_get_no_single_numa_pods(policy: str) -> None:
     """So that Required holds on nodes whose kubelet chooses, too: the two kinds never meet there."""
     zones = [zone(numa, {"cpu": "8", "memory": "32Gi"}) for numa in (0, 1)]
     there = cluster(node("n", 16), kubelet_nrt("n", zones, policy))

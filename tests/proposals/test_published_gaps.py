@@ -65,7 +65,7 @@ async def test_an_aligned_pod_is_told_what_is_missing(nrt: Json) -> None:
 
 
 @pytest.mark.parametrize("policy", ["SingleNUMANodePodLevel", "Restricted"])
-async def test_strict_kubelets_without_zones_take_only_what_they_do_not_align(policy: str) -> None:
+async def test_strict_kubelets_without_zones_take_unaligned_pods_only(policy: str) -> None:
     there = cluster(node("n", 16), POOLS | {"topologyPolicies": [policy]})
     burstable = pod("burstable", {"requests": {"cpu": "2"}, "limits": {"cpu": "4"}})
     await there.create(burstable, pod("guaranteed", guaranteed("2")))

@@ -28,7 +28,7 @@ class TestStory1:
         assert there.cpus("pair") == "0-1"
         assert not there.node_of("half")
 
-    async def test_distribute_cpus_across_numa_spreads_evenly_where_one_numa_node_is_not_enough(self) -> None:
+    async def test_distribute_cpus_across_numa_spreads_evenly_if_needed(self) -> None:
         there = cluster(node("n", 16), koordlet_nrt("n", annotations=cpu_manager(distribute_cpus_across_numa="true")))
         await there.create(pod("wide", guaranteed("12"), qos="LSR"))
         assert there.cpus("wide") == "0-5,8-13"
@@ -52,7 +52,7 @@ class TestStory2:
         await there.create(pod("plain", guaranteed("4")))
         assert (there.node_of("plain"), there.cpus("plain")) == ("n", "")
 
-    async def test_best_effort_pods_fit_beside_lsr_pods_that_hold_every_cpu(self) -> None:
+    async def test_best_effort_pods_fit_beside_lsr_pods_on_every_cpu(self) -> None:
         there = cluster(node("n", 16), koordlet_nrt("n"))
         await there.create(*(pod(f"lsr{i}", guaranteed("8"), qos="LSR") for i in range(2)), pod("be", {}, qos="BE"))
         assert there.node_of("be") == "n"
@@ -72,7 +72,7 @@ class TestStory3:
         assert there.node_of("wanted") == "b"
 
 
-async def test_story_4_latency_sensitive_applications_keep_off_each_others_cores_and_others_come_beside_them() -> None:
+async def test_story_4_latency_sensitive_pods_avoid_each_other() -> None:
     """Two pods with PCPULevel have no core in common; a general one takes what is left beside them."""
     there = cluster(node("n", 8), koordlet_nrt("n", numa=1))
     apart = {"preferredCPUBindPolicy": "SpreadByPCPUs", "preferredCPUExclusivePolicy": "PCPULevel"}
@@ -166,7 +166,7 @@ async def test_the_printed_topology_is_read() -> None:
 class TestUseCases:
     """Pod-level NUMA policy, "Use Cases"."""
 
-    async def test_a_user_without_rights_on_nodes_packs_single_numa_node_pods(self) -> None:
+    async def test_a_user_without_node_rights_packs_single_numa_pods(self) -> None:
         there = cluster(node("n", 16), koordlet_nrt("n"))
         await there.create(*(pod(f"p{i}", guaranteed("4"), spec=SINGLE) for i in range(4)))
         assert [len(there.numa(f"p{i}")) for i in range(4)] == [1, 1, 1, 1]

@@ -34,7 +34,7 @@ async def test_motivation_enough_in_total_is_not_enough() -> None:
     assert "c0" in there.why("a")
 
 
-async def test_use_case_the_node_whose_kubelet_admits_the_pod_is_chosen_at_once() -> None:
+async def test_use_case_the_node_with_an_admitting_kubelet_is_chosen() -> None:
     """As many CPUs are free on all three; only the last has them on one NUMA node."""
     there = cluster(*kubelets("a", "4", "4"), *kubelets("b", "5", "3"), *kubelets("c", "8", "0"))
     await there.create(pod("p", guaranteed("6")))
@@ -56,7 +56,7 @@ async def test_filter_every_container_is_aligned_by_itself() -> None:
     assert (there.node_of("three"), there.node_of("two")) == ("", "n")
 
 
-async def test_filter_numa_nodes_without_a_requested_device_are_left_out() -> None:
+async def test_filter_zones_without_a_requested_device_are_left_out() -> None:
     """The CPUs are free on NUMA node 0, the GPU is on NUMA node 1."""
     there = cluster(*kubelets("n", "8", "2", gpus=(0, 1)))
     await there.create(pod("wide", guaranteed("4", **{GPU: "1"})), pod("small", guaranteed("2", **{GPU: "1"})))
@@ -64,7 +64,7 @@ async def test_filter_numa_nodes_without_a_requested_device_are_left_out() -> No
     assert there.numa("small") == [1]
 
 
-async def test_filter_case_1_memory_and_huge_pages_fit_where_no_zone_lists_them() -> None:
+async def test_filter_case_1_memory_fits_if_no_zone_lists_it() -> None:
     first, nrt = kubelets("n", "8", "8")
     first["status"]["allocatable"][HUGE] = "2Gi"
     there = cluster(first, nrt)
@@ -100,7 +100,7 @@ async def test_filter_case_4_otherwise_amounts_are_compared(cpus: str, chosen: s
 
 
 @pytest.mark.parametrize("word", ["None", "BestEffort", "Restricted", "SingleNumaNode"])
-async def test_what_fits_under_single_numa_node_fits_under_every_policy(word: str) -> None:
+async def test_single_numa_placements_fit_under_every_policy(word: str) -> None:
     """
     An NRT as the text lists its fields: ``topologyPolicies``, no attributes, amounts as numbers, nothing available apart.
 
@@ -134,13 +134,13 @@ async def test_score_is_the_smallest_of_all_numa_nodes(strategy: str, score: int
 
 
 @pytest.mark.parametrize(("strategy", "chosen"), [("LeastAllocated", "b-empty"), ("MostAllocated", "a-full")])
-async def test_score_puts_the_most_suitable_of_the_filtered_nodes_first(strategy: str, chosen: str) -> None:
+async def test_score_ranks_the_most_suitable_filtered_node_first(strategy: str, chosen: str) -> None:
     there = cluster(*kubelets("a-full", "4", "4"), *kubelets("b-empty", "8", "8"), settings=ZONES.format(strategy))
     await there.create(pod("a", guaranteed("2")))
     assert there.node_of("a") == chosen
 
 
-async def test_known_limitation_usage_is_assumed_until_the_exporter_reports() -> None:
+async def test_known_limitation_usage_is_assumed_until_reported() -> None:
     """Both NUMA nodes are taken before the NRT says so: the third pod waits although the NRT still shows 8 + 8 free."""
     there = cluster(*kubelets("n", "8", "8"))
     await there.create(*(pod(f"p{i}", guaranteed("6")) for i in range(3)))

@@ -32,7 +32,7 @@ async def test_the_printed_pod_fits_one_numa_node_under_every_policy(policy: str
 
 
 @pytest.mark.parametrize(("policy", "admitted"), list(zip(POLICIES, [True, True, False, False], strict=True)))
-async def test_an_undesirable_allocation_is_admitted_or_rejected_by_the_policy(policy: str, admitted: bool) -> None:
+async def test_an_undesirable_allocation_depends_on_the_policy(policy: str, admitted: bool) -> None:
     """The CPUs are free on NUMA node 0 only, the GPUs on NUMA node 1 only; either alone would fit one NUMA node."""
     there = kubelet(policy, ("8", "0"), ("0", "4"))
     await there.create(pod("cnn", CNN))
@@ -57,7 +57,7 @@ async def test_fragmentation_makes_a_hint_not_preferred(policy: str, admitted: b
 
 
 @pytest.mark.parametrize(("scope", "admitted"), [("container", True), ("pod", False)])
-async def test_pod_level_single_numa_node_takes_all_containers_together(scope: str, admitted: bool) -> None:
+async def test_pod_level_single_numa_aligns_all_containers_together(scope: str, admitted: bool) -> None:
     """Two containers of 5 CPUs: each on a NUMA node of its own, or, at pod level, nowhere. Kubelets call it scope pod."""
     there = kubelet("single-numa-node", ("8", "4"), ("8", "4"), scope=scope)
     await there.create(pod("a", guaranteed("5"), guaranteed("5")))
@@ -78,7 +78,7 @@ def owned(**free: Any) -> list[Json]:
     return [first, koordlet_nrt("n", **free)]
 
 
-async def test_story_1_fast_network_functions_get_all_pieces_from_one_numa_node() -> None:
+async def test_story_1_network_functions_get_one_numa_node() -> None:
     """Huge pages, CPUs of their own and memory, on the narrowest set; the second function gets the other NUMA node."""
     there = cluster(*owned(**{HUGE: "4Gi"}))
     wants = guaranteed("6", "8Gi", **{HUGE: "3Gi"})
@@ -92,7 +92,7 @@ async def test_story_1_fast_network_functions_get_all_pieces_from_one_numa_node(
     ]
 
 
-async def test_story_2_training_gets_gpus_and_exclusive_cpus_of_one_numa_node() -> None:
+async def test_story_2_training_gets_gpus_and_cpus_of_one_numa_node() -> None:
     """The printed pod with the field's meaning in its NUMA policy: NUMA node 0 has CPUs for it, but too few GPUs."""
     first, nrt = owned(**{GPU: "4"})
     there = cluster(first, nrt)

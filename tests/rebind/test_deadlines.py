@@ -16,7 +16,7 @@ def advance(runtime: Runtime, seconds: float) -> None:
     runtime.scheduler.dependencies = replace(before, clock=lambda: before.clock() + seconds)
 
 
-async def test_the_deadline_counts_from_the_start_and_ends_it_between_steps(tmp_path: Path) -> None:
+async def test_the_deadline_counts_from_the_start_between_steps(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world, world.scheduler() as runtime:
         step = world.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=None, **PATCH))
         world.ask(deadlineInSeconds=600)
@@ -30,7 +30,7 @@ async def test_the_deadline_counts_from_the_start_and_ends_it_between_steps(tmp_
         assert world.ledger_is_true(runtime)
 
 
-async def test_a_deadline_that_passed_without_a_leader_still_ends_the_rebind(tmp_path: Path) -> None:
+async def test_a_deadline_passed_without_leader_ends_the_rebind(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world:
         world.ask()
         begun = {"phase": "Pending", "startTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}
@@ -56,7 +56,7 @@ async def test_a_start_in_the_future_extends_no_deadline(tmp_path: Path) -> None
         assert status["reason"] == f"stopped after 1 of {STEPS} steps: the deadline of 600 s has passed"
 
 
-async def test_an_outcome_that_stays_unknown_is_said_and_settled_even_after_the_deadline(tmp_path: Path) -> None:
+async def test_an_unknown_outcome_is_settled_after_the_deadline(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world, world.scheduler() as runtime:
         told: list[str] = []
         world.server.subscribe(RESOURCE, lambda _, found: told.append((found.get("status") or {}).get("phase", "")))

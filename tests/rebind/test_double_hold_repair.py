@@ -73,7 +73,7 @@ async def test_the_younger_pod_is_evicted(tmp_path: Path) -> None:
             assert [metadata["name"] for metadata in going] == [younger(made)]
 
 
-async def test_without_other_cpus_the_pod_keeps_what_it_has_and_it_is_said(tmp_path: Path) -> None:
+async def test_without_other_cpus_the_pod_keeps_its_cpus_with_event(tmp_path: Path) -> None:
     async with fragmented(tmp_path, {"one": "0-5", "full": "8-15", "other": "6-7"}) as made:
         await write(made, "one", "0-7")
         async with made.scheduler(settings=REBIND):
@@ -107,7 +107,7 @@ class OvertakenWriter:
         self.patched += 1
 
 
-async def test_a_pod_that_is_deleted_while_it_is_read_is_not_counted_again() -> None:
+async def test_a_pod_deleted_during_a_read_is_not_counted_again() -> None:
     world = make_world(make_node("n"), settings=REBIND)
     world.engine.handlers.topologies.observe("ADDED", make_topology("n"))
     for created, name in enumerate(TWICE):

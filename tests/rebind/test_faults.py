@@ -24,7 +24,7 @@ async def test_so_many_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", range(STEPS))
-async def test_a_step_that_is_refused_ends_it_and_a_second_one_completes_the_work(tmp_path: Path, step: int) -> None:
+async def test_a_refused_step_ends_it_and_a_second_rebind_completes(tmp_path: Path, step: int) -> None:
     async with fragmented(tmp_path) as world, world.scheduler() as runtime:
         fault = world.server.faults.add(Fault(status=403, skip=step, **PATCH))
         world.ask("first")
@@ -68,9 +68,7 @@ async def test_passing_trouble_is_waited_out(tmp_path: Path, step: int, fault: F
 
 @pytest.mark.parametrize("step", range(STEPS))
 @pytest.mark.parametrize("arrives", [False, True], ids=["before the write", "after the write"])
-async def test_a_process_that_dies_at_any_step_is_followed_by_one_that_completes(
-    tmp_path: Path, step: int, arrives: bool
-) -> None:
+async def test_a_process_killed_at_any_step_is_continued(tmp_path: Path, step: int, arrives: bool) -> None:
     """``kill -9`` of the process: nothing more is sent, and no answer is read."""
     async with fragmented(tmp_path) as world:
         effect = Effect.SLOW_ANSWER if arrives else Effect.DELAY
@@ -97,7 +95,7 @@ async def killed_at_the_end(world: World) -> AsyncIterator[Runtime]:
         await runtime.tasks.stop()
 
 
-async def test_a_stop_in_good_order_settles_the_step_and_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
+async def test_a_stop_settles_the_step_and_leaves_the_rest(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world:
         slow = world.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=None, skip=1, **PATCH))
         async with world.scheduler() as runtime:
@@ -114,7 +112,7 @@ async def test_a_stop_in_good_order_settles_the_step_and_leaves_the_rest_to_the_
 
 
 @pytest.mark.parametrize("step", [0, STEPS // 2])
-async def test_a_lost_lease_ends_it_between_steps_and_the_next_leader_goes_on(tmp_path: Path, step: int) -> None:
+async def test_a_lost_lease_ends_it_and_the_next_leader_continues(tmp_path: Path, step: int) -> None:
     async with fragmented(tmp_path) as world, world.scheduler(elect=True) as first:
         await until(first.lease.fresh)
         answers = world.server.faults.add(Fault(effect=Effect.SLOW_ANSWER, seconds=None, skip=step, count=1, **PATCH))
@@ -180,7 +178,7 @@ async def test_an_exception_about_one_rebind_ends_that_rebind_only(
         assert not runtime.failure.done()
 
 
-async def test_a_rebind_that_names_another_node_by_now_waits_in_that_nodes_line(tmp_path: Path) -> None:
+async def test_a_rebind_with_a_changed_node_waits_for_the_new_node(tmp_path: Path) -> None:
     """Two rebinds at work on one node at a time would undo each other's plan."""
     machines = [MACHINE, MACHINE | {"name": "other"}]
     async with fragmented(tmp_path, machines=machines) as world:

@@ -96,7 +96,7 @@ TAMPERED: dict[str, JsonObject] = {
 
 
 @pytest.mark.parametrize("metadata", TAMPERED.values(), ids=TAMPERED)
-async def test_a_rebind_ends_when_metadata_of_its_pods_are_tampered_with(tmp_path: Path, metadata: JsonObject) -> None:
+async def test_changed_metadata_of_pods_ends_a_rebind(tmp_path: Path, metadata: JsonObject) -> None:
     async with fragmented(tmp_path) as world:
         changed: list[str] = []
 
@@ -144,7 +144,7 @@ async def test_a_rebind_goes_on_or_ends_when_its_pods_are_resized(tmp_path: Path
             assert runtime.scheduler.handle.quarantine.counts == {}
 
 
-async def test_a_pod_that_another_scheduler_puts_on_planned_cpus_ends_it(tmp_path: Path) -> None:
+async def test_a_foreign_pod_on_planned_cpus_ends_the_rebind(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world:
         world.ask("dry", dryRun=True)
         async with world.scheduler():

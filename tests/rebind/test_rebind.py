@@ -260,7 +260,7 @@ async def test_a_rebind_that_cannot_be_deleted_is_tried_again(tmp_path: Path) ->
             await until(lambda: world.server.store.find(RESOURCE, "tidy", "") is None)
 
 
-async def test_story_6_a_pod_that_the_scheduler_split_is_gathered_with_its_amounts(tmp_path: Path) -> None:
+async def test_story_6_a_split_pod_is_gathered_with_its_amounts(tmp_path: Path) -> None:
     """
     Fine-grained CPU orchestration, user story 6 and "benefit 1": two pods of 6 CPUs leave 2 on each NUMA node, a pod of 4 is split over
     them, one of the two leaves, and a rebind gathers the split one: CPUs and amounts in one patch.

@@ -76,7 +76,7 @@ def test_a_node_whose_cpus_are_claims_is_not_repacked() -> None:
     assert "an allocated claim is immutable" in found
 
 
-def test_room_kept_for_a_pod_that_waits_for_others_to_leave_is_left_alone() -> None:
+def test_room_kept_for_a_pod_awaiting_departures_is_left() -> None:
     world = world_of(CROSSING, THEIRS, LEAVING)
     assert planned(world) == {"crossing": "4-7"}
     world.engine.cache.nominate(NODE.name, KEPT)
@@ -85,7 +85,7 @@ def test_room_kept_for_a_pod_that_waits_for_others_to_leave_is_left_alone() -> N
     assert planned(world) == {"crossing": "4-7"}
 
 
-def test_room_that_is_kept_since_the_plan_was_made_ends_the_rebind() -> None:
+def test_room_kept_after_the_plan_ends_the_rebind() -> None:
     world = world_of(CROSSING, THEIRS, LEAVING)
     before, move = seen(world), Move(CROSSING.key, CpuSet.parse("6-9"), CpuSet.parse("4-7"))
     assert obstacle(seen(world), before, move) == ""

@@ -119,7 +119,7 @@ def extended(store: DirectStore, node: str) -> Json:
     return store.get(CLAIMS, "made", "default")
 
 
-async def test_a_claim_for_extended_resources_is_prepared_and_goes_with_its_pod(tmp_path: Path) -> None:
+async def test_a_claim_for_extended_resources_leaves_with_its_pod(tmp_path: Path) -> None:
     async with ApiServer() as server:
         store = server.store
         (node,) = read_descriptions(MACHINES, tmp_path)
@@ -135,7 +135,7 @@ async def test_a_claim_for_extended_resources_is_prepared_and_goes_with_its_pod(
         devices.stop()
 
 
-async def test_a_claim_that_is_created_after_its_pod_has_gone_is_collected(tmp_path: Path) -> None:
+async def test_a_claim_created_after_its_pod_left_is_collected(tmp_path: Path) -> None:
     async with ApiServer() as server:
         store = server.store
         (node,) = read_descriptions(MACHINES, tmp_path)

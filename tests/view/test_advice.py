@@ -46,7 +46,7 @@ async def test_two_containers_are_told_the_scope_that_keeps_them_apart() -> None
     assert len(told) == 1
 
 
-async def test_a_pod_wider_than_a_numa_node_is_told_the_laxer_policy_of_the_node() -> None:
+async def test_a_pod_wider_than_a_numa_node_gets_a_laxer_proposal() -> None:
     labels = {"node.koordinator.sh/numa-topology-policy": "SingleNUMANode"}
     there = cluster(node("k", 16, labels=labels), koordlet_nrt("k"))
     await there.create(pod("wide", guaranteed("12"), qos="LSR"))
@@ -62,7 +62,7 @@ async def test_fewer_devices_are_advised_where_they_fit() -> None:
 
 
 @pytest.mark.parametrize(("qos", "helps"), [("LSR", False), ("LS", True)])
-async def test_permissive_settings_are_advised_to_pods_in_the_shared_pool_only(qos: str, helps: bool) -> None:
+async def test_permissive_settings_are_proposed_to_pool_pods_only(qos: str, helps: bool) -> None:
     there = cluster(node("n", 16))
     await there.create(pod("a", guaranteed("4"), qos=qos, numa={"numaTopologyPolicy": "SingleNUMANode"}))
     told = await advice(there, "a")

@@ -262,7 +262,7 @@ async def test_the_page_shows_them(objects: Path, tmp_path: Path) -> None:
         assert await violations(page) == []
 
 
-def test_a_placed_pod_shows_its_devices_and_nodes_show_tainted_ones(objects: Path) -> None:
+def test_placed_pods_show_devices_and_nodes_tainted_devices(objects: Path) -> None:
     spec = {"deviceSelector": {"device": "gpu-1"}, "taint": {"key": "broken", "value": "ecc", "effect": "NoExecute"}}
     rule = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule", "metadata": {"name": "ecc"}, "spec": spec}
     objects.write_text(yaml.safe_dump_all([*yaml.safe_load_all(objects.read_text()), rule]))

@@ -292,7 +292,7 @@ def many(count: int) -> dict[str, JsonObject]:
     return {"/api/v1/cluster": {"generatedAt": "2026-01-01T00:00:00Z", "summary": totals, "nodes": nodes}}
 
 
-async def test_thousands_of_nodes_scroll_in_a_file_that_needs_no_network(tmp_path: Path) -> None:
+async def test_thousands_of_nodes_scroll_in_an_offline_file(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(written_page(many(5000)))
     async with browser_page(offline=True) as page:

@@ -39,6 +39,6 @@ def test_wide_machines_wrap_and_odd_cores_keep_their_columns() -> None:
     assert found[1:6] == ["  cpu   0", "  t0    · · · ·", "  t1    ·", "  cpu   5", "  t0    ·"]
 
 
-def test_a_numa_node_without_cpus_is_shown_with_what_else_it_holds() -> None:
+def test_a_numa_node_without_cpus_is_shown_with_its_holdings() -> None:
     picture = Drawing(cpu_topology_of([(0, 0, 0, 0)], numa_ids=(0, 1)), notes={1: "2 of 8 GPUs held"})
     assert "NUMA 1  0 of 0 CPUs free; 2 of 8 GPUs held" in drawn(picture)

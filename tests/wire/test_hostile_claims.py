@@ -28,7 +28,7 @@ def claim(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("levels", [DEEPEST + 1, 300, 5000])
-def test_a_claim_whose_parameters_are_too_deep_is_refused_by_name(levels: int) -> None:
+def test_a_claim_with_too_deep_parameters_is_rejected_by_name(levels: int) -> None:
     raw = claim(1)
     raw["spec"]["devices"]["config"] = config(levels)
     assert "nested more than 200 levels deep" in parse_resource_claim(raw).problem
@@ -39,14 +39,14 @@ def test_a_claim_whose_parameters_are_too_deep_is_refused_by_name(levels: int) -
 
 
 @pytest.mark.parametrize("levels", [1, DEEPEST, DEEPEST + 1, 5000])
-def test_devices_stay_in_use_whatever_their_configuration_is_like(levels: int) -> None:
+def test_devices_stay_in_use_with_any_configuration(levels: int) -> None:
     found = parse_resource_claim(claim(levels))
     assert found.allocation is not None
     assert [each.device.device for each in found.allocation.results] == ["gpu-0"]
     assert bool(found.problem) == (levels > DEEPEST)
 
 
-def test_parameters_that_cannot_be_passed_on_spoil_their_claim_only() -> None:
+def test_invalid_parameters_affect_only_their_claim() -> None:
     """Integers beyond 64 bits are valid JSON; no reader of ours could give them to the driver unchanged."""
     opaque = {"driver": "gpu.example.com", "parameters": {"size": 10**30}}
     spec = {"devices": {"requests": [], "config": [{"opaque": opaque}]}}

@@ -78,7 +78,7 @@ def test_names_in_annotations() -> None:
     }
 
 
-async def test_a_snapshot_decides_as_the_cluster_does_and_tells_no_name(tmp_path: Path) -> None:
+async def test_a_snapshot_decides_as_the_cluster_without_names(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.yaml"
     objects = (
         storage_class("local", "WaitForFirstConsumer"),

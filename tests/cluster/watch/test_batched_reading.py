@@ -42,7 +42,7 @@ async def lines(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, st
         yield event["type"], event["object"]["metadata"].get("name", "")
 
 
-async def test_the_first_chunk_comes_at_once_and_those_behind_it_after_the_pause(
+async def test_the_first_chunk_is_immediate_and_others_are_delayed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pauses: list[float] = []
@@ -92,7 +92,7 @@ async def test_nothing_of_a_chunk_is_lost(text: bytes) -> None:
     assert all(found)
 
 
-async def test_every_event_arrives_in_its_order_with_bookmarks_and_the_end(server: ApiServer, api: Api) -> None:
+async def test_events_arrive_in_order_with_bookmarks_and_the_end(server: ApiServer, api: Api) -> None:
     store, expected = server.store, list[tuple[str, str]]()
     async with asyncio.timeout(300), await watch(api, 0.01, seconds=2) as response:
         for number in range(50):

@@ -174,7 +174,7 @@ async def test_a_deleted_object_that_is_known_needs_no_reading(server: ApiServer
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_an_older_version_is_watched_where_the_newer_one_is_not_served(server: ApiServer, api: Api) -> None:
+async def test_an_older_version_is_watched_if_the_newer_is_missing(server: ApiServer, api: Api) -> None:
     newest = Resource("resource.k8s.io", "v2", "devicetaintrules", namespaced=False)
     made = {"apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceTaintRule", "metadata": {"name": "a"}, "spec": {}}
     server.store.create(made)
@@ -204,7 +204,7 @@ async def test_a_kind_without_any_served_version_has_no_objects(api: Api) -> Non
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_new_leader_does_not_wait_for_kinds_that_are_not_installed(api: Api) -> None:
+async def test_a_new_leader_does_not_wait_for_missing_kinds(api: Api) -> None:
     kind = ListedKind(Resource("none.example.com", "v1", "nothings"), seen, optional=True)
     informer = Informer(api, kind, Picture())  # it looks again after 30 s by itself
     running = asyncio.create_task(informer.run())

@@ -93,7 +93,7 @@ async def test_a_new_list_is_awaited_through_an_outage(server: ApiServer, api: A
         assert set(watched.picture.objects) == {"a"}
 
 
-async def test_only_a_mirror_that_waits_for_nothing_that_comes_is_stuck(server: ApiServer, api: Api) -> None:
+async def test_only_an_informer_that_should_receive_data_is_stuck(server: ApiServer, api: Api) -> None:
     time = 100.0
     mirror = Informer(api, ListedKind(PODS, seen), Picture(), QUICK, lambda: time)
     task = asyncio.create_task(mirror.run())

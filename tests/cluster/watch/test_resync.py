@@ -112,7 +112,7 @@ def test_after_a_quiet_list_the_store_is_the_list(steps: list[tuple[str | None, 
     assert set(told.present) == left
 
 
-async def test_a_resync_waits_out_failures_and_says_once_that_all_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_resync_retries_and_reports_completion_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resync_module, "DEBOUNCE", 0.001)
     told, store = made()
     answers: list[Exception | tuple[Thing, ...]] = [

@@ -27,7 +27,7 @@ def test_objects_of_a_page_are_left_as_text() -> None:
     [b'{"metadata":{},"items":null}', b'{"items":[],"metadata":null}', b"{}", DEEP],
     ids=["null", "no", "{}", "deep"],
 )
-def test_a_page_that_is_not_as_a_server_writes_it_is_decoded_as_any_answer(raw: bytes) -> None:
+def test_an_unusual_list_page_is_decoded_as_any_response(raw: bytes) -> None:
     page, plain = unread_page(LIST, raw), decoded(LIST, raw)
     assert (page.get("metadata"), len(page.get("items") or ())) == (
         plain.get("metadata"),

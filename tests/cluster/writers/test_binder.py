@@ -69,9 +69,7 @@ async def test_a_key_that_would_poison_the_pod_is_never_sent(server: ApiServer, 
     assert not list(server.requests)
 
 
-async def test_a_lost_answer_leaves_the_outcome_open_and_reading_settles_it(
-    server: ApiServer, binder: ApiBinder
-) -> None:
+async def test_a_lost_response_is_settled_by_a_read(server: ApiServer, binder: ApiBinder) -> None:
     key = created(server, pod("a"))
     server.faults.add(Fault(effect=Effect.LOSE_ANSWER, subresource="binding", count=1))
     with pytest.raises(UnknownOutcome):
@@ -166,7 +164,7 @@ async def test_an_eviction_that_a_budget_forbids_is_for_later(server: ApiServer,
     assert refused.value.retry_after == 10
 
 
-async def test_a_deletion_asks_no_budget_and_spares_a_pod_that_came_later(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_deletion_skips_budgets_and_spares_a_later_pod(server: ApiServer, tmp_path: Path) -> None:
     async with await Api.connect(server.write_kubeconfig(tmp_path / "kubeconfig"), AGENT) as api:
         await _deletes_only_the_pod_that_was_meant(server, ApiBinder(api))
 

@@ -107,7 +107,7 @@ class Overtaken:
         return self.asked == 1
 
 
-async def test_a_late_release_does_not_undo_the_reservation_that_a_newer_cycle_relies_on(
+async def test_a_late_release_keeps_the_reservation_of_a_newer_cycle(
     server: ApiServer, writer: ApiClaimWriter, claim: ResourceClaim
 ) -> None:
     """A former leader has looked at the claim and the pod; before it writes, the new leader goes on with the same reservation."""
@@ -118,7 +118,7 @@ async def test_a_late_release_does_not_undo_the_reservation_that_a_newer_cycle_r
     assert reserved_for(server) == ["uid-pod"]
 
 
-async def test_a_late_deallocation_does_not_take_devices_that_a_newer_cycle_relies_on(
+async def test_a_late_deallocation_keeps_devices_of_a_newer_cycle(
     server: ApiServer, writer: ApiClaimWriter, claim: ResourceClaim
 ) -> None:
     await writer.reserve(claim, POD, ALLOCATION)

@@ -75,9 +75,7 @@ async def test_a_create_whose_answer_was_lost_is_found_by_the_next_one(
     assert raw["metadata"]["uid"] == made.uid
 
 
-async def test_a_claim_of_an_earlier_attempt_that_asks_for_something_else_is_none(
-    writer: ApiClaimWriter, key: PodKey
-) -> None:
+async def test_an_earlier_claim_with_other_requests_is_not_reused(writer: ApiClaimWriter, key: PodKey) -> None:
     await writer.create(key, REQUESTS)
     with pytest.raises(Conflict, match="no longer needed"):
         await writer.create(key, ())
@@ -139,9 +137,7 @@ async def test_a_deletion_that_was_cut_off_is_carried_through(
     assert claims(server) == []
 
 
-async def test_a_cycle_does_not_go_on_with_a_claim_that_is_being_deleted(
-    server: ApiServer, writer: ApiClaimWriter, key: PodKey
-) -> None:
+async def test_a_cycle_stops_at_a_claim_in_deletion(server: ApiServer, writer: ApiClaimWriter, key: PodKey) -> None:
     made = await allocated(writer, key)
     server.store.delete(CLAIMS, made.name, "default")
     with pytest.raises(Conflict, match="got deleted in the meantime"):
@@ -164,7 +160,7 @@ async def test_finalizers_of_others_are_left_to_them(server: ApiServer, writer: 
     assert claims(server)[0]["metadata"]["finalizers"] == ["example.com/mine"]
 
 
-async def test_a_late_deletion_does_not_take_a_claim_that_a_newer_cycle_relies_on(
+async def test_a_late_deletion_keeps_a_claim_of_a_newer_cycle(
     server: ApiServer, writer: ApiClaimWriter, key: PodKey
 ) -> None:
     """A former leader has looked at the claim and the pod; before it deletes, the new leader goes on with the same claim."""

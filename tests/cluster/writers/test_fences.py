@@ -36,7 +36,7 @@ REBINDS: dict[str, Callable[[ApiRebindWriter, RebindRequest], Awaitable[None]]] 
 
 
 @pytest.mark.parametrize("write", PODS.values(), ids=PODS)
-async def test_a_write_to_a_pod_is_not_sent_when_the_lease_is_about_to_end(
+async def test_a_pod_write_is_not_sent_close_to_the_end_of_the_lease(
     server: ApiServer, api: Api, write: Callable[[ApiBinder, PodKey], Awaitable[object]]
 ) -> None:
     about = server.store.create(pod("a"))["metadata"]
@@ -47,7 +47,7 @@ async def test_a_write_to_a_pod_is_not_sent_when_the_lease_is_about_to_end(
 
 
 @pytest.mark.parametrize("write", REBINDS.values(), ids=REBINDS)
-async def test_a_write_to_a_rebind_is_not_sent_when_the_lease_is_about_to_end(
+async def test_a_rebind_write_is_not_sent_close_to_the_lease_end(
     server: ApiServer, api: Api, write: Callable[[ApiRebindWriter, RebindRequest], Awaitable[None]]
 ) -> None:
     server.apply_file(CRD)

@@ -116,7 +116,7 @@ def fits_node(request: PodRequest, where: Inventory, ledger: Ledger) -> bool:
 
 
 @given(nodes(), st.lists(pods(), max_size=8), options)
-def test_nothing_is_given_twice_and_no_numa_node_is_overcommitted(
+def test_nothing_is_allocated_twice_or_overcommitted(
     where: Inventory, requests: list[PodRequest], given_options: AllocateOptions
 ) -> None:
     ledger = filled(where, requests, given_options)
@@ -186,7 +186,7 @@ def test_a_pod_that_leaves_gives_everything_back(
 
 
 @given(st.lists(st.tuples(nodes(), traits, st.lists(pods(), max_size=3)), min_size=2, max_size=4), pods(), options)
-def test_a_demand_that_has_seen_other_nodes_gets_what_a_new_one_gets(
+def test_a_reused_demand_gets_the_result_of_a_new_one(
     cluster: list[tuple[Inventory, dict[str, Any], list[PodRequest]]],
     request: PodRequest,
     given_options: AllocateOptions,
@@ -247,7 +247,7 @@ def held_amounts(draw: st.DrawFn, where: Inventory) -> Ledger:
 
 
 @given(nodes(), st.data(), st.sampled_from(list(Accounting)))
-def test_the_election_by_arithmetic_equals_the_merge_of_all_hints(
+def test_the_arithmetic_election_equals_the_merge_of_all_hints(
     where: Inventory, data: st.DataObject, accounting: Accounting
 ) -> None:
     ledger = data.draw(held_amounts(where))

@@ -63,7 +63,7 @@ class TestExclusivity:
 
     SPANNING = held("wide", "0-1,8-9", {0: {"cpu": 2000}, 1: {"cpu": 2000}})
 
-    def test_a_pod_that_names_a_policy_is_exclusive_without_saying_so(self) -> None:
+    def test_a_pod_with_a_policy_is_exclusive_by_default(self) -> None:
         answer = place(pod(1000, numa=SINGLE), node(), self.SPANNING)
         assert isinstance(answer, Rejection)
         assert answer.reason is Reason.NUMA_AFFINITY

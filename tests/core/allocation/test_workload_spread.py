@@ -121,7 +121,7 @@ def test_a_pod_without_a_policy_gets_a_numa_node_for_the_wish() -> None:
     assert found.mask == 2
 
 
-def test_nodes_without_numa_nodes_take_no_pod_that_must_be_spread() -> None:
+def test_nodes_without_numa_nodes_take_no_spread_pods() -> None:
     where = Inventory(node="n", allocatable={"cpu": 16000, "nvidia.com/gpu": 8})
     request = replace(worker("a"), numa=pod(1).numa)
     refusal = place(request, where)

@@ -157,7 +157,7 @@ def test_a_kept_error_holds_no_values_of_the_evaluation() -> None:
     assert held < 100 << 10 < 500 << 10 < peak
 
 
-def test_lists_that_python_gives_one_hash_have_different_identities() -> None:
+def test_lists_with_equal_python_hashes_differ_in_identity() -> None:
     # Both lists have the same hash as tuples of Python 3.8 and later, in every process.
     left, right = (17, 72), (888598, -1019903586941815585)
     assert hash(left) == hash(right)
@@ -191,7 +191,7 @@ def test_a_program_holds_no_large_constants() -> None:
     assert held < 4 << 20
 
 
-def test_compiled_programs_are_bounded_by_the_size_of_their_texts() -> None:
+def test_compiled_programs_are_bounded_by_text_size() -> None:
     cache = ProgramCache(characters=1000)
     for at in range(100):
         cache.get(f"{at} > 0 && {'1 + ' * 20}1 > 0")
@@ -286,7 +286,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, VALUES)
-def test_values_have_equal_identities_exactly_where_they_are_the_same(left: object, right: object) -> None:
+def test_values_have_equal_identities_exactly_if_equal(left: object, right: object) -> None:
     assert (identity(left) == identity(right)) == same(left, right)
 
 

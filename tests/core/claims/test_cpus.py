@@ -72,7 +72,7 @@ def test_claims_get_whole_cores_and_never_reserved_or_taken_cpus() -> None:
     assert given_by(slice_, claim_object(cpus("a", "2")), site=CpuSite(taken=CpuSet.parse("1,5"))) == ["2,6"]
 
 
-def test_requests_of_one_claim_get_cpus_of_their_own_and_a_configuration_each() -> None:
+def test_requests_of_a_claim_get_their_cpus_and_configuration() -> None:
     slice_ = cpu_slice("0-7", "0-7>4")
     answer = decide([slice_], [claim_object(cpus("main", "4"), cpus("io", "2"))])
     assert isinstance(answer, Allocated)
@@ -113,7 +113,7 @@ def test_what_the_driver_would_refuse_is_refused_with_the_reason(
         given_by(slice_, claim, site=site)
 
 
-def test_a_slice_without_ids_is_served_where_the_topology_tells_them() -> None:
+def test_a_slice_without_ids_is_served_by_the_topology() -> None:
     machine = regular_topology(1, 1, 4, 2)
     assert given_by(cpu_slice("", ""), claim_object(cpus("a", "2")), site=CpuSite(machine)) == ["0-1"]
 

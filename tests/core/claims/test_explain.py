@@ -43,7 +43,7 @@ def test_a_capacity_that_runs_short_is_named(wanted: str, held: int, expected: s
     assert said == f"claim claim, request cpus: 1 wanted, 2 of 2 devices match, {expected}"
 
 
-def test_a_capacity_that_no_device_has_or_no_policy_permits_is_named() -> None:
+def test_an_impossible_capacity_is_named() -> None:
     asks = claim_object(request("r", "gpu", capacity={"requests": {"memory": "1Gi"}}))
     assert told("gpu", [device("a")], asks).endswith(
         "0 free, 1 without the capacity (1Gi of memory wanted, which no device has)"

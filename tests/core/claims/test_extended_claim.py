@@ -51,7 +51,7 @@ def test_a_request_for_each_container_and_resource() -> None:
     ]
 
 
-def test_an_init_container_uses_what_later_containers_have_and_asks_for_the_rest() -> None:
+def test_an_init_container_reuses_devices_and_requests_the_rest() -> None:
     requests, mappings = made(container("load", INIT, gpu=4), container("a", gpu=1), container("b", gpu=2))
     assert requests == {
         "container-0-request-1": ("gpu-class", 1),
@@ -111,7 +111,7 @@ def test_a_node_serves_by_claim_what_it_does_not_advertise(
 CONTAINERS = (container("main", gpu=1, nic=1),)
 
 
-def test_the_claim_comes_after_those_of_the_pod_and_is_for_what_the_node_serves_by_claim() -> None:
+def test_the_extended_claim_follows_the_claims_of_the_pod() -> None:
     own = ClaimToAllocate("", "own")
     claims = PodClaims((own,), extended=SERVED)
     found = claims_at(claims, CONTAINERS, {NIC: 4})

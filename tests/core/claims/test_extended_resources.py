@@ -59,7 +59,7 @@ def refused(asked: int, there: int) -> Rejection:
     return found
 
 
-def test_where_the_gate_is_off_a_node_that_does_not_advertise_it_names_the_class() -> None:
+def test_with_the_gate_off_a_node_names_the_device_class() -> None:
     elsewhere = Rejection(Reason.TAINT, "node(s) had untolerated taint {a: b}")
     verdict = Unschedulable({"claims": refused(1, 0), "plugin": refused(1, 1), "other": elsewhere})
     told = name_classes(verdict, CLASSES).rejections

@@ -59,7 +59,7 @@ def test_a_mapping_is_worth_its_capacity_or_its_devices(resources: Any, results:
     assert found.total == dict(mapping)
 
 
-def test_overhead_counts_for_the_pod_and_for_containers_that_use_the_claim() -> None:
+def test_overhead_counts_for_the_pod_and_claiming_containers() -> None:
     overhead = {"memory": {"overhead": {"perPod": "100", "perContainer": "10"}}, "cpu": {"overhead": {"perPod": "1m"}}}
     found = amounts(overhead, [])
     assert found == ClaimAmounts(

@@ -74,7 +74,7 @@ RULES = st.builds(
 
 
 @given(st.lists(st.tuples(st.booleans(), RULES), max_size=8))
-def test_rules_that_come_and_go_leave_what_all_rules_at_once_give(changes: list[tuple[bool, DeviceTaintRule]]) -> None:
+def test_changing_rules_have_the_result_of_all_rules_at_once(changes: list[tuple[bool, DeviceTaintRule]]) -> None:
     slices = [published(driver, [device("a"), device("b")], pool=pool) for driver in ("gpu", "nic") for pool in "pq"]
     rules, known = TaintRules(), dict[str, DeviceTaintRule]()
     for added, changed in changes:

@@ -68,7 +68,7 @@ def test_preferred_cpus_keep_a_required_shape(bind: CpuBindPolicy, preferred: st
     assert pick_cpus(wish, node, node.all, UNOCCUPIED, CpuSet.parse(preferred)) == CpuPick(CpuSet.parse(expected))
 
 
-def test_a_required_shape_on_hybrid_cores_adds_up_cores_of_both_sizes() -> None:
+def test_required_cores_of_hybrid_sizes_add_up() -> None:
     fast = [Cpu(id=cpu, core=cpu // 2, numa=0, socket=0, uncore=0) for cpu in range(8)]
     slow = [Cpu(id=cpu, core=cpu, numa=0, socket=0, uncore=0) for cpu in range(8, 10)]
     node = CpuTopology(cpus=(*fast, *slow))
@@ -120,7 +120,7 @@ def test_numa_level_reaches_over_several_unused_numa_nodes() -> None:
         pytest.param(CpuRequest(3, SPREAD, PCPU), (NO_SPREAD_WITHOUT_SMT, NO_PCPU_LEVEL_WITHOUT_SMT), id="both"),
     ],
 )
-def test_without_smt_policies_about_siblings_are_dropped_and_said(wanted: CpuRequest, notes: tuple[str, ...]) -> None:
+def test_without_smt_sibling_policies_are_dropped_with_a_note(wanted: CpuRequest, notes: tuple[str, ...]) -> None:
     node = machine("2x1x4x1")
     exclusive = NUMA if wanted.exclusive is NUMA else UNUSED
     assert pick_cpus(CpuPolicies(wanted), node, node.all) == CpuPick(CpuSet.parse("0-2"), exclusive, notes)
@@ -164,7 +164,7 @@ def _can_be_served(node: CpuTopology, free: CpuSet, wish: CpuPolicies) -> bool:
 
 
 @given(st.data())
-def test_a_request_is_served_exactly_when_any_choice_could_serve_it(data: st.DataObject) -> None:
+def test_a_request_is_served_exactly_if_any_choice_serves_it(data: st.DataObject) -> None:
     node = data.draw(odd_machines(max_cores=4) | st.sampled_from([machine("2x1x2x2"), machine("1x2x2x2", "split")]))
     free = CpuSet.of(list(data.draw(cpusets_of(node)))[:8])
     wish = CpuPolicies(data.draw(asks(6)), required=data.draw(st.booleans()))
@@ -173,7 +173,7 @@ def test_a_request_is_served_exactly_when_any_choice_could_serve_it(data: st.Dat
 
 
 @given(st.data())
-def test_shaping_keeps_the_shape_and_loses_nothing_already_shaped(data: st.DataObject) -> None:
+def test_shaping_keeps_the_shape_of_shaped_cpus(data: st.DataObject) -> None:
     node = data.draw(machines(32))
     bind, free = data.draw(st.sampled_from([FULL, SPREAD])), data.draw(cpusets_of(node))
     pool = shaped(bind, node, free, data.draw(cpusets_of(node)))

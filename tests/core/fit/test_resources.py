@@ -28,7 +28,7 @@ def test_resources(wanted: dict[str, int], held: dict[str, int], pods: int, mess
     assert (refusal.message if refusal else None) == message
 
 
-def test_a_refusal_says_how_much_is_missing_and_whether_eviction_could_help() -> None:
+def test_a_rejection_has_amounts_and_whether_eviction_helps() -> None:
     refusal = fits_resources({"cpu": 4500}, ALLOCATABLE, {"cpu": 6000}, 0)
     assert refusal is not None
     assert (refusal.detail, refusal.resolvable) == ("needs 4.5 CPUs, 2 of 8 free", True)

@@ -44,7 +44,7 @@ def test_nodes_that_the_pod_cannot_use_are_no_domains() -> None:
     assert view.counts[0] == {"a": 1, "b": 0}
 
 
-def test_tainted_nodes_count_unless_the_constraint_honours_taints() -> None:
+def test_tainted_nodes_count_unless_the_constraint_honors_taints() -> None:
     tainted = replace(C1, taints=(Taint("x", TaintEffect.NO_SCHEDULE),))
     ignoring = asks(Constraints(spread=(EVEN,)), app="web")
     honouring = asks(Constraints(spread=(replace(EVEN, honor_taints=True),)), app="web")

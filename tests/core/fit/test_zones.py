@@ -71,7 +71,7 @@ def test_other_policies_and_missing_topologies_ask_nothing() -> None:
     assert fits_zones(ask, KubeQos.GUARANTEED, node(policy=KubeletPolicy.RESTRICTED), ALLOCATABLE) is None
 
 
-def test_the_pod_as_one_unit_counts_the_largest_init_container_and_overhead() -> None:
+def test_the_pod_as_a_unit_counts_init_containers_and_overhead() -> None:
     request = PodRequest(
         containers=pod((INIT, {"cpu": 5000}), (APP, {"cpu": 1000}), (APP, {"cpu": 2000, "memory": 1})).containers,
         overhead={"cpu": 250},

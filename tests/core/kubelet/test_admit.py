@@ -221,7 +221,7 @@ def test_deciding_does_not_change_the_state(some: KubeletNode, before: list[PodR
 
 
 @given(nodes(), st.integers(1, 8))
-def test_one_container_that_a_strict_policy_admits_the_laxer_ones_do(some: KubeletNode, cpus: int) -> None:
+def test_laxer_policies_admit_what_a_strict_policy_admits(some: KubeletNode, cpus: int) -> None:
     refused = [
         isinstance(admit(KubeletState.empty(_with(some, policy)), "u", pod(app(cpus))), NotAdmitted)
         for policy in (BEST_EFFORT, RESTRICTED, SINGLE)

@@ -121,7 +121,7 @@ def test_a_topology_may_be_newer_than_a_pod_that_was_refused() -> None:
     assert _free(belief) == {(8, 4)}
 
 
-def test_what_a_topology_does_not_show_is_gone_before_a_pod_that_came_after_it() -> None:
+def test_unshown_pods_left_before_later_shown_pods_arrived() -> None:
     """The pod that is gone may have left after one that was refused, but not after one that a newer topology would show."""
     belief = _with_one_refused()
     belief.arrive("late", pod(app(4)), 30.0)
@@ -151,7 +151,7 @@ def test_a_state_that_was_given_up_is_found_again_by_a_topology(monkeypatch: pyt
     assert not belief.overflow
 
 
-def test_a_state_that_uses_more_than_a_topology_shows_cannot_come_to_it() -> None:
+def test_a_state_above_the_topology_cannot_lead_to_it() -> None:
     """Pods that the topology does not show do not count, nor what is cut off where nothing is left."""
     belief = _belief(_node())
     for at, count in enumerate((6, 4, 2)):
@@ -176,7 +176,7 @@ def test_cpus_that_no_pod_needed_to_be_free_stay_uncertain() -> None:
     assert all(sum(bits.bit_count() for bits in one.loose.values()) == 1 for one in belief.hypotheses)
 
 
-def test_init_containers_may_hold_the_room_of_a_pod_that_left_before_they_came() -> None:
+def test_init_containers_may_hold_the_room_of_a_departed_pod() -> None:
     """They may have found 7 CPUs free, and 6 of them are not the same 6 for both; no topology shows what finished ones hold."""
     belief = _belief(_node())
     for at, (uid, request) in enumerate({"stays": pod(app(1)), "old": pod(app(1))}.items()):
@@ -276,7 +276,7 @@ def test_without_alignment_topologies_count_what_is_settled_once() -> None:
     assert _free(belief) == {(6, 5)}
 
 
-def test_pods_that_no_topology_can_show_any_more_are_forgotten_in_all_states() -> None:
+def test_pods_that_no_topology_can_show_leave_all_states() -> None:
     belief = _belief(_node())
     for number in range(30):
         belief.arrive(f"p{number}", pod(app(2)), 60.0 * number)

@@ -50,7 +50,7 @@ def test_cpus_beyond_the_hint_may_come_from_any_numa_node(place: int) -> None:
     assert _free(belief) == {tuple(4 - used.get(numa, 0) for numa in range(4))}
 
 
-def test_decisions_look_at_each_numa_node_from_which_those_cpus_may_come() -> None:
+def test_decisions_consider_all_numa_nodes_of_unlocated_cpus() -> None:
     belief = _beside_its_device()
     rooms = {
         cpus_by_numa(one.state.managers.cpus, one.state.node) for each in belief.hypotheses for one in variants(each)
@@ -70,7 +70,7 @@ def test_init_containers_may_hold_cpus_of_any_of_them() -> None:
     assert _free(belief) == {(0, 3, 0, 4), (0, 0, 3, 4)}
 
 
-def test_an_init_container_may_hold_cpus_beside_those_that_a_pod_left_on_another_numa_node() -> None:
+def test_an_init_container_may_hold_cpus_left_by_another_pod() -> None:
     """
     If ``old`` left before ``new`` came, the app's CPU is the one that it left, and not one of the init container's on NUMA node 1.
 

@@ -33,7 +33,7 @@ def test_cpus_that_an_init_container_may_hold_are_counted_in_sum() -> None:
     assert loose == 1
 
 
-def test_a_pod_that_leaves_may_have_been_on_several_numa_nodes_of_a_socket() -> None:
+def test_a_leaving_pod_may_have_spanned_numa_nodes_of_a_socket() -> None:
     """Two pods hold 10 CPUs of two NUMA nodes of 8. Where one of 4 goes, every part of these may be of either."""
     start = Hypothesis(with_free("2x2x4x2", 0, 6, 8, 8), unlocated={"a": pod(app(4)), "b": pod(app(6))})
     left = {cpus_by_numa(one.state.managers.cpus, one.state.node) for one in without(start, ["a"])}

@@ -21,7 +21,7 @@ def machine(dice: Random) -> CpuTopology:
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(300))
-def test_bounds_hold_for_every_machine_and_every_use_of_its_cores(seed: int) -> None:
+def test_bounds_hold_for_every_machine_and_core_usage(seed: int) -> None:
     dice = Random(seed)
     some, share = machine(dice), dice.choice((0.3, 0.5, 0.9, 1.0))
     free = sum(1 << cpu.id for cpu in some.cpus if cpu.numa == 0 and dice.random() < share)

@@ -119,7 +119,7 @@ WHOLE = node("2x1x8x2", KubeletPolicy.NONE, options=("full-pcpus-only",))
 
 
 @given(st.integers(0, WHOLE.machine.bits), st.lists(st.sampled_from([2, 4, 6, 8, 10, 14]), min_size=2, max_size=4))
-def test_of_two_choices_of_whole_cores_the_smaller_is_part_of_the_larger(pool: int, counts: list[int]) -> None:
+def test_the_smaller_of_two_core_choices_is_part_of_the_larger(pool: int, counts: list[int]) -> None:
     """The kubelet's own order, on any CPUs that are free; which is why init containers' CPUs come first again."""
     chosen = [assign(WHOLE.machine, CpuSet(pool), count, WHOLE.static_options) for count in sorted(counts)]
     taken = [each.bits for each in chosen if isinstance(each, CpuSet)]
@@ -137,7 +137,7 @@ def test_whole_cores_of_init_containers_come_first_again(needed: int, left: int)
         assert (0b1111 & ~taken).bit_count() == left
 
 
-def test_a_free_numa_node_that_is_taken_as_a_whole_leaves_init_containers_behind() -> None:
+def test_init_containers_lose_a_numa_node_taken_as_a_whole() -> None:
     """takeFullFirstLevel: from the size of a NUMA node on the rule does not hold, and the worst order is taken."""
     made_up = replace(WHOLE, ids_are_real=False, takes_whole_cores=True)
     given_ = replace(stock(made_up, "4-31", "0-3"), earlier=Earlier(None, 32, ((True, 4),)))

@@ -71,7 +71,7 @@ def test_a_pod_that_the_empty_node_refuses_may_fit_a_used_one() -> None:
     assert not never_fits(pod(init(4, memory=GI), app(6, memory=2 * GI)), some, keeps_cores=True)
 
 
-def test_one_numa_node_with_room_for_everything_needs_no_procedure() -> None:
+def test_one_numa_node_with_room_for_all_needs_no_procedure() -> None:
     some = replace(node(memory={0: {"memory": GI}, 1: {"memory": 4 * GI}}), ids_are_real=False)
     assert has_room(pod(app(4, "a"), app(4, "b")), some, KubeletState.empty(some).managers)
     # Which NUMA node an init container gets is open, so that each that may hold it must have room for all.
@@ -79,7 +79,7 @@ def test_one_numa_node_with_room_for_everything_needs_no_procedure() -> None:
     assert not has_room(pod(init(4), app(4, memory=2 * GI)), some, KubeletState.empty(some).managers)
 
 
-def test_an_init_container_ties_the_rest_to_a_numa_node_that_is_too_small() -> None:
+def test_an_init_container_ties_the_rest_to_a_small_numa_node() -> None:
     """NUMA node 1 could hold all of it, but the init container goes to NUMA node 0, which has too little memory for the app."""
     some = replace(node(memory={0: {"memory": GI}, 1: {"memory": 4 * GI}}), ids_are_real=False)
     tied = pod(init(4, memory=GI), app(6, memory=2 * GI))
@@ -87,7 +87,7 @@ def test_an_init_container_ties_the_rest_to_a_numa_node_that_is_too_small() -> N
     assert not fits_empty_node(tied, some)
 
 
-def test_devices_of_two_numa_nodes_count_once_and_unhealthy_ones_not_at_all() -> None:
+def test_devices_of_two_numa_nodes_count_once_unhealthy_never() -> None:
     some = replace(node(devices={"vendor.com/gpu": SHARED}), ids_are_real=False)
     assert fits_empty_node(pod(app(1, gpu=2)), some)
     assert not fits_empty_node(pod(app(1, gpu=3)), some)

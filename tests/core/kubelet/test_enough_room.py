@@ -169,7 +169,7 @@ def test_an_init_container_is_counted_once() -> None:
     assert not has_room(pod(init(2), app(4, "a"), app(4, "b")), state.node, state.managers)
 
 
-def test_init_containers_of_different_kinds_may_tie_to_different_numa_nodes() -> None:
+def test_init_containers_of_two_kinds_tie_to_two_numa_nodes() -> None:
     """The first takes CPUs of NUMA node 0, the second the only GPU, of NUMA node 1: no place is left for the app."""
     here = replace(node("2x1x4x2", devices={"vendor.com/gpu": gpus(2)}), ids_are_real=False)
     state = KubeletState.empty(here)

@@ -9,7 +9,7 @@ from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod
 
 
-def test_they_may_be_held_all_the_same_where_another_pod_had_left() -> None:
+def test_they_may_be_held_anyway_if_another_pod_had_left() -> None:
     """The last pod fits NUMA node 0 if the init container holds one CPU less, or if the first pod had left: then nothing is left there."""
     belief = Belief([Hypothesis(KubeletState.empty(replace(node("2x1x4x2"), ids_are_real=False)))])
     for uid, request, when in (("small", pod(app(1)), 0.0), ("tied", pod(init(2), app(1)), 1.0)):
@@ -39,7 +39,7 @@ def test_those_of_a_pod_that_leaves_tell_nothing_apart() -> None:
     assert not after.loose
 
 
-def test_cpus_of_the_hint_of_a_whole_pod_may_be_taken_over_on_any_of_its_numa_nodes() -> None:
+def test_a_pod_hint_may_reuse_cpus_on_any_of_its_numa_nodes() -> None:
     """Of three NUMA nodes of three CPUs the pod has all nine, or seven if its containers take all over that the init container leaves."""
     on = replace(node("3x1x3x1", KubeletPolicy.RESTRICTED, KubeletScope.POD), ids_are_real=False)
     (after,) = arrive(Hypothesis(KubeletState.empty(on)), "wide", pod(init(3), app(4), app(2), app(1))).values()

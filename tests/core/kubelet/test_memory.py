@@ -118,9 +118,7 @@ def loads(draw: st.DrawFn) -> tuple[int, list[MemoryBlock]]:
 
 
 @given(loads(), st.randoms(use_true_random=False))
-def test_releasing_everything_in_any_order_restores_the_beginning(
-    load: tuple[int, list[MemoryBlock]], random: Any
-) -> None:
+def test_releases_in_any_order_restore_the_initial_state(load: tuple[int, list[MemoryBlock]], random: Any) -> None:
     numa, blocks = load
     made = table(*((block.amount, block.mask) for block in blocks), numa=numa)
     random.shuffle(blocks)

@@ -46,7 +46,7 @@ def _with(*blocks: int) -> Hypothesis:
         ((7, 1), (1, 1, 1), False),
     ],
 )
-def test_less_in_use_than_blocks_hold_is_shown_only_where_nothing_is_left(
+def test_less_use_than_blocks_is_shown_only_without_free_memory(
     blocks: tuple[int, ...], used: tuple[int, ...], possible: bool
 ) -> None:
     one = _with(*blocks)

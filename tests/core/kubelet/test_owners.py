@@ -77,7 +77,7 @@ def test_a_cpu_stays_loose_for_its_other_owners() -> None:
         assert released(after, second).state.managers.cpus >> 8 & 1
 
 
-def test_where_a_pod_needs_some_of_the_loose_cpus_each_may_stay_held() -> None:
+def test_each_of_the_loose_cpus_may_stay_held() -> None:
     """
     Two CPUs of NUMA node 0 are free and one each of ``a`` and ``b`` loose. A pod of three goes there if one of these is free: nothing
     tells which one then stays held.
@@ -88,7 +88,7 @@ def test_where_a_pod_needs_some_of_the_loose_cpus_each_may_stay_held() -> None:
     assert _vectors(after) == {(0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0)}
 
 
-def test_what_the_pod_itself_may_leave_is_in_the_place_of_what_others_may_hold() -> None:
+def test_the_pods_own_leftovers_replace_holdings_of_others() -> None:
     """As in the theory: 2 CPUs free, one of ``a`` loose, and ``init 1, app 2`` comes to a node whose cores may be packed."""
     one = _loose({8: "a"})
     on = replace(one.state.node, packs=True)

@@ -77,7 +77,7 @@ def test_nothing_is_ruled_out_by_more_sums_than_are_looked_at(monkeypatch: pytes
     assert _prospect((5, 1), ["two"]).may_come(_after_first())
 
 
-def test_a_pod_that_is_shown_had_not_left_when_others_came_that_are_shown() -> None:
+def test_a_shown_pod_had_not_left_before_later_shown_pods() -> None:
     one = _after_first()
     assert _prospect((4, 0), []).may_come(one)
     assert not _prospect((4, 0), []).may_come(replace(one, gone={"first": None}))

@@ -59,7 +59,7 @@ def _counts(state: KubeletState, coming: Mapping[str, PodRequest], ends: Mapping
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_kubelet_counts_no_more_than_is_counted_of_pods_in_flight(seed: int) -> None:
+def test_the_kubelet_counts_no_more_than_pods_in_flight(seed: int) -> None:
     dice, told = Random(seed), 0
     for _ in range(25):
         state = KubeletState.empty(_some_node(dice))
@@ -95,13 +95,13 @@ def _full() -> tuple[Belief, dict[str, Mapping[str, int]]]:
     return belief, {uid: effective_requests(request) for uid, request in pods.items()}
 
 
-def test_a_pod_is_not_counted_that_needs_one_gone_that_asks_for_as_much() -> None:
+def test_a_pod_that_needs_an_equal_departure_is_not_counted() -> None:
     belief, asked = _full()
     # Each of those that would have to leave has a CPU, and none as much memory.
     assert not_counted(belief, refused_ones(belief), asked) == {"coming": {"cpu"}}
 
 
-def test_two_such_pods_are_not_counted_together_if_one_departure_may_let_both_in() -> None:
+def test_two_pods_that_share_a_departure_are_not_both_counted() -> None:
     belief, asked = _full()
     belief.arrive("again", pod(app(1)), 0.0)
     asked["again"] = {"cpu": 1000, "memory": GI}

@@ -34,7 +34,7 @@ def test_as_many_cpus_are_free_as_before(policy: KubeletPolicy, used: tuple[int,
 
 
 @pytest.mark.parametrize(("policy", "held"), [(KubeletPolicy.NONE, 0), (KubeletPolicy.BEST_EFFORT, 6)])
-def test_what_init_containers_may_hold_where_later_containers_are_elsewhere(policy: KubeletPolicy, held: int) -> None:
+def test_held_cpus_of_init_containers_beside_later_containers(policy: KubeletPolicy, held: int) -> None:
     """
     The init container had 8 CPUs of NUMA node 0, and its app turns out to have just 2 of them. Aligned by a hint, the app may have been
     given others; without one both chose from the same 16 CPUs, so that the init container had just 2 of them, too.

@@ -54,7 +54,7 @@ def free(one: Hypothesis) -> tuple[int, ...]:
     return cpus_by_numa(one.state.managers.cpus, one.state.node)
 
 
-def test_a_numa_node_on_which_a_topology_shows_nothing_is_ruled_out_also_when_a_pod_has_left() -> None:
+def test_an_empty_numa_node_is_excluded_though_a_pod_has_left() -> None:
     """Three pods have CPUs of NUMA nodes 0 and 1. Which ones is open again without one of them, but none is of another NUMA node."""
     before = holding(a=(container("0-5"),), b=(container("8-9"),), c=(container("6-7"),))
     after = settled(before, ["a", "b", "c"], zones(7, 3, 0, 0))

@@ -56,7 +56,7 @@ def test_a_pod_needs_room_beside_even_shares(scope: KubeletScope, options: tuple
 
 
 @pytest.mark.parametrize("published", [True, False])
-def test_a_container_needs_room_beside_even_shares_of_one_before_it(published: bool) -> None:
+def test_a_container_needs_room_beside_shares_of_an_earlier_one(published: bool) -> None:
     on = node("2x1x8x1", policy=KubeletPolicy.RESTRICTED, options=(OVER_NUMA,))
     too_much, enough = pod(sidecar(10), app(4)), pod(sidecar(10), app(3))
     assert isinstance(admit(KubeletState.empty(on), "q", too_much), NotAdmitted)
@@ -65,7 +65,7 @@ def test_a_container_needs_room_beside_even_shares_of_one_before_it(published: b
     assert isinstance(would_admit(enough, view), KubeletAdmission)
 
 
-def test_whole_cores_of_another_numa_node_come_before_the_last_cpu_of_one() -> None:
+def test_whole_cores_elsewhere_precede_the_last_cpu_of_a_node() -> None:
     """
     The kubelet takes 6 CPUs of a socket whose NUMA node 0 has 3 free: one core there and two of NUMA node 1.
 

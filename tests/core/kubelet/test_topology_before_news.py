@@ -28,7 +28,7 @@ def test_what_came_meanwhile_stays_open() -> None:
     assert _free(belief) == {(2, 6), (0, 8)}
 
 
-def test_who_left_before_later_arrivals_stays_open_where_no_moment_is_told() -> None:
+def test_a_departure_before_later_arrivals_stays_open() -> None:
     """The topology may be of before the other pod came, so that it does not tell where that one is."""
     belief = _belief()
     belief.arrive("old", pod(app(6)), 0.0)

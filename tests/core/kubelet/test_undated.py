@@ -94,7 +94,7 @@ def test_of_too_many_sets_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(40))
-def test_sets_that_are_left_out_for_their_cpus_agree_with_no_state(seed: int) -> None:
+def test_sets_left_out_for_their_cpus_agree_with_no_state(seed: int) -> None:
     """Two pods each stay, leave early, or late, beside others; all sets of them are held against what two of these sets would show."""
     dice = Random(seed)
     belief, uids = _belief(), ["a", "b", "c", "d"]

@@ -41,7 +41,7 @@ def test_what_is_tied_to_nothing_or_goes_lowest_is_not() -> None:
     assert isinstance(would_admit(pod(init(2), app(5)), _view(pod(app(2)))), KubeletAdmission)
 
 
-def test_what_makes_do_with_the_init_containers_cpus_fits_wherever_that_goes() -> None:
+def test_reused_init_cpus_fit_wherever_the_init_container_is() -> None:
     there = _view(pod(app(4)), pod(app(4)))
     assert isinstance(would_admit(pod(init(3), app(3)), there), KubeletAdmission)
     assert isinstance(would_admit(pod(init(5), init(2), app(3, "a"), app(2, "b")), there), KubeletAdmission)
@@ -70,7 +70,7 @@ def _with_gpus(*near: int) -> KubeletState:
     return KubeletState.empty(replace(here, ids_are_real=False))
 
 
-def test_a_container_that_could_take_the_cpus_beside_a_device_is_refused() -> None:
+def test_a_container_that_may_take_device_cpus_is_rejected() -> None:
     """Should the pod on NUMA node 0 have left, the first container takes all CPUs there, and the second finds none beside the device."""
     asked = pod(app(4, "a"), app(1, "b", gpu=1))
     busy = admit(_with_gpus(0b1), "there", pod(app(2))).state
@@ -80,7 +80,7 @@ def test_a_container_that_could_take_the_cpus_beside_a_device_is_refused() -> No
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_yes_for_containers_with_devices_holds_whichever_pods_have_left(seed: int) -> None:
+def test_an_admission_with_devices_holds_for_all_departures(seed: int) -> None:
     dice = Random(seed)
     state = _with_gpus(*(1 << dice.randrange(3) for _ in range(3)))
     for number in range(dice.randint(2, 6)):
@@ -102,7 +102,7 @@ def _by_socket(scope: KubeletScope = KubeletScope.CONTAINER, *, followed: bool =
     return KubeletView("n", (Hypothesis(state),), unfollowed=not followed, followed=followed)
 
 
-def test_one_of_two_containers_may_lose_its_cpus_to_the_other_by_socket() -> None:
+def test_one_of_two_containers_may_lose_cpus_by_socket() -> None:
     """getAlignedCPUs: with align-by-socket CPUs come from any NUMA node of the socket, and sockets are not published."""
     answer = would_admit(pod(app(2, "a"), app(2, "b")), _by_socket())
     assert isinstance(answer, Rejection)
@@ -110,7 +110,7 @@ def test_one_of_two_containers_may_lose_its_cpus_to_the_other_by_socket() -> Non
     assert "container a may take CPUs of any NUMA node of its socket, of which b needs some" in answer.detail
 
 
-def test_one_container_or_one_hint_for_all_loses_nothing_by_socket() -> None:
+def test_one_container_or_one_hint_loses_nothing_by_socket() -> None:
     """More CPUs to choose from harm no container that is alone, or that is looked for together with the others."""
     assert isinstance(would_admit(pod(app(2)), _by_socket()), KubeletAdmission)
     assert isinstance(would_admit(pod(app(2, "a"), app(2, "b")), _by_socket(KubeletScope.POD)), KubeletAdmission)

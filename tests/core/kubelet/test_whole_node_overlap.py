@@ -93,7 +93,7 @@ def test_of_an_empty_numa_node_nothing_is_feared_to_stay_held(order: CpuReuse) -
         assert beside["a sidecar"] > 0
 
 
-def test_of_a_numa_node_that_may_have_been_in_use_the_worst_is_feared() -> None:
+def test_the_worst_case_of_a_used_numa_node_is_assumed() -> None:
     """A bound of what is free is not what was free when the pod came."""
     some = replace(node("2x1x12x1", KubeletPolicy.SINGLE_NUMA_NODE), ids_are_real=False)
     left = {}

@@ -135,7 +135,7 @@ def test_amplified_cpus_are_not_the_kubelets() -> None:
     assert "cpu is amplified" in refusal(SINGLE, pod(1000, GI), amplified=2)
 
 
-def test_memory_that_a_kubelet_keeps_for_itself_may_be_missing_anywhere() -> None:
+def test_memory_kept_by_a_kubelet_may_be_missing_anywhere() -> None:
     node, topology = host(replace(SINGLE, memory_policy="Static"))
     made = inventory(replace(node, allocatable={**node.allocatable, "memory": 60 * GI}), topology)
     assert isinstance(made, Inventory)

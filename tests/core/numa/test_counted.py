@@ -79,7 +79,7 @@ def test_counted_resources_merge_like_their_lists(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_policies_decide_alike_on_counted_resources_and_their_lists(data: st.DataObject) -> None:
+def test_policies_decide_alike_on_counts_and_lists(data: st.DataObject) -> None:
     nodes = mask_of(data.draw(random_hints.IDS))
     families = data.draw(st.lists(rules(nodes), min_size=1, max_size=3))
     for policy in KubeletPolicy:
@@ -123,7 +123,7 @@ def test_absurd_amounts_are_exact() -> None:
 
 
 @pytest.mark.parametrize("needed", [17, 40, 64])
-def test_preferred_masks_of_many_numa_nodes_are_those_of_the_list(needed: int) -> None:
+def test_preferred_masks_of_many_numa_nodes_equal_the_list(needed: int) -> None:
     """Twelve NUMA nodes have 924 masks of six: these come from a table instead."""
     family = Counted({numa: 3 + numa % 5 * 4 for numa in range(12)}, needed)
     rule = HintRule(family.nodes, 6, family.accepts, counted=family)

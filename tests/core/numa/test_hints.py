@@ -36,7 +36,7 @@ def test_the_closest_set(masks: list[int], expected: int) -> None:
     assert closest(masks * 40, TWO_SOCKETS) == expected  # by matrix
 
 
-def test_distances_are_summed_in_both_directions_and_absent_ones_are_far() -> None:
+def test_distances_are_summed_both_ways_and_missing_is_far() -> None:
     assert spread(0b11, {(0, 0): 10, (0, 1): 15, (1, 0): 21}) == 46 + UNKNOWN_DISTANCE
 
 

@@ -103,7 +103,7 @@ def test_koordinator_merge_equals_the_walk(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_the_order_of_resources_and_hints_is_irrelevant_to_the_kubelet(data: st.DataObject) -> None:
+def test_the_order_of_resources_and_hints_is_irrelevant(data: st.DataObject) -> None:
     nodes = mask_of(data.draw(random_hints.IDS))
     lists = data.draw(random_hints.lists(nodes))
     shuffled = data.draw(st.permutations([data.draw(st.permutations(hints)) for hints in lists]))

@@ -59,7 +59,7 @@ def test_no_policy_asks_no_provider(row: tuple[str, list[Answer], object, object
     assert decide_koordinator(NumaPolicy.NONE, row[1], ALL) == expected
 
 
-def test_koordinators_best_effort_gives_up_a_set_too_narrow_for_some_resource() -> None:
+def test_koordinator_best_effort_drops_a_too_narrow_set() -> None:
     answers: list[Answer] = [{"cpu": [YES_BOTH]}, {"gpu": [YES_0]}]
     assert decide_koordinator(NumaPolicy.BEST_EFFORT, answers, ALL) == Decision(NO_BOTH, admitted=True)
 

@@ -206,7 +206,7 @@ def fits(nodes: Cluster, sizes: tuple[int, ...]) -> bool:
 
 
 @given(clusters())
-def test_the_group_fits_without_the_victims_and_with_none_of_them(found: tuple[Cluster, tuple[int, ...]]) -> None:
+def test_the_group_fits_only_without_all_of_the_victims(found: tuple[Cluster, tuple[int, ...]]) -> None:
     nodes, sizes = found
     plan, group = evictions(nodes, sizes)
     candidate = finished(plan.find(group))

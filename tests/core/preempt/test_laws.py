@@ -57,7 +57,7 @@ def cleared(wants: SchedulingRequest, site: PreemptionNode) -> PreemptionCandida
 
 
 @given(crowded(), asks)
-def test_without_the_awaited_the_pod_fits_as_said_and_without_one_less_it_does_not(
+def test_without_awaited_pods_it_fits_and_with_one_it_does_not(
     node: tuple[str, list[Pod]], wants: SchedulingRequest
 ) -> None:
     shape, pods = node
@@ -128,9 +128,7 @@ def test_budgets_change_who_goes_but_not_whether_it_is_possible(
 
 
 @given(crowded(), asks)
-def test_what_was_just_found_is_right_and_stays_so_while_one_after_the_other_leaves(
-    node: tuple[str, list[Pod]], wants: SchedulingRequest
-) -> None:
+def test_found_states_stay_right_while_pods_leave(node: tuple[str, list[Pod]], wants: SchedulingRequest) -> None:
     shape, pods = node
     site = owned_site(*pods, shape=shape)
     found = cleared(wants, site)
@@ -145,7 +143,7 @@ def test_what_was_just_found_is_right_and_stays_so_while_one_after_the_other_lea
 
 
 @given(crowded(), asks, st.data())
-def test_a_pod_that_amounts_keep_away_has_no_place_whichever_others_come_back(
+def test_a_pod_rejected_by_amounts_stays_without_a_place(
     node: tuple[str, list[Pod]], wants: SchedulingRequest, data: st.DataObject
 ) -> None:
     shape, pods = node

@@ -136,7 +136,7 @@ KUBELET = {
 
 
 @pytest.mark.parametrize(("site", "victims"), KUBELET.values(), ids=KUBELET.keys())
-def test_a_kubelets_pods_go_only_when_it_is_certain_what_that_frees(
+def test_pods_of_a_kubelet_are_evicted_only_with_certain_gain(
     site: PreemptionNode, victims: tuple[str, ...] | None
 ) -> None:
     found = select_victims_on_node(ask(6, 10, "", qos="LS"), site, terms())

@@ -91,7 +91,7 @@ def test_budgets_let_broken_pods_go_as_the_eviction_does(
     assert violating([victim], [strict]) == (frozenset({"a"}) if breaks else frozenset())
 
 
-def test_a_node_that_is_free_at_once_goes_before_one_to_be_waited_for() -> None:
+def test_a_free_node_precedes_a_node_to_wait_for() -> None:
     waits = replace(candidate("a", pod(4)), awaited=frozenset({"p4", "leaving"}))
     at_once = replace(candidate("b", pod(4)), awaited=frozenset({"p4"}))
     assert rank(at_once) < rank(waits)

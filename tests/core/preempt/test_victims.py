@@ -140,7 +140,7 @@ def test_amounts_alone_can_rule_a_node_out() -> None:
     assert not may_help(ask(4, 10), owned_site())
 
 
-def test_the_rules_are_asked_once_for_pods_that_amounts_keep_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_are_evaluated_once_for_pods_rejected_by_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
     """With three of four pods away: as things are, without any of them, and with the first one back."""
     pods = [running(f"p{number}", f"{2 * number}-{2 * number + 1}", numa=None) for number in range(4)]
     asked: list[str] = []

@@ -137,7 +137,7 @@ def test_five_hundred_fragmented_nodes(block: int) -> None:
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("block", range(16))
-def test_more_crossings_than_in_sorted_order_only_where_pods_are_stuck(block: int) -> None:
+def test_more_crossings_than_sorted_order_only_with_stuck_pods(block: int) -> None:
     """On nodes that the planner was not tuned on: what sorted order reaches without breaking a rule, or it is said who is stuck."""
     for seed in range(SEEDS + 25 * block, SEEDS + 25 * (block + 1)):
         node = fragmented(seed)
@@ -172,14 +172,14 @@ def test_nodes_with_little_room_and_policies(block: int) -> None:
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("block", range(10))
-def test_nodes_where_pods_sit_beside_one_that_stays_and_wants_to_be_alone(block: int) -> None:
+def test_nodes_with_pods_beside_one_that_stays_and_is_exclusive(block: int) -> None:
     for seed in range(block * 10, block * 10 + 10):
         node = with_pods_that_stay(seed)
         plan = plan_rebind(node)
         assert node.allows(replay(node, plan)) or not plan.moves, f"seed {seed}"
 
 
-def test_two_pods_that_share_a_numa_node_with_one_that_wants_it_alone_are_planned() -> None:
+def test_two_pods_beside_an_exclusive_one_are_planned() -> None:
     """Of the CPUs that may be given away there are fewer than these pods hold."""
     node = layout("1x2x2x2", pinned("a", "1-2"), pinned("b", "4,6"), pinned("c", "5"))
     alone = replace(node, fixed=CpuSet.parse("0-3,7"))

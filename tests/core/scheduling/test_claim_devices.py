@@ -45,13 +45,13 @@ def test_cpus_go_where_the_devices_are_free(policy: NumaPolicy) -> None:
 
 
 @pytest.mark.parametrize("policy", [NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED])
-def test_hard_policies_refuse_a_node_where_cpus_and_devices_do_not_meet(policy: NumaPolicy) -> None:
+def test_hard_policies_need_cpus_and_devices_together(policy: NumaPolicy) -> None:
     refused = decided(ours("8-14"), pod(4000, qos=LSR, numa=policy), [gpus(0, 1)], claim_object(GPU), used=["gpu-0"])
     assert isinstance(refused, Rejection)
     assert refused.reason is Reason.CLAIM_ALIGNMENT
 
 
-def test_best_effort_keeps_the_pod_together_where_its_devices_are_elsewhere() -> None:
+def test_best_effort_keeps_the_pod_together_without_devices() -> None:
     asks = pod(4000, qos=LSR, numa=NumaPolicy.BEST_EFFORT)
     found = decided(ours("8-14"), asks, [gpus(0, 1)], claim_object(GPU), used=["gpu-0"])
     assert isinstance(found, Placement)
@@ -59,7 +59,7 @@ def test_best_effort_keeps_the_pod_together_where_its_devices_are_elsewhere() ->
     assert (found.mask, found.claim_points) == (0b01, 75)
 
 
-def test_restricted_counts_devices_among_what_an_empty_node_would_need() -> None:
+def test_restricted_counts_the_devices_of_an_empty_node() -> None:
     two = claim_object(request("gpu", "gpu", count=2))
     asks = pod(4000, qos=LSR, numa=NumaPolicy.RESTRICTED)
     # One GPU on each NUMA node: two NUMA nodes are what the pod needs; with both on one it has to wait for that one.
@@ -69,12 +69,12 @@ def test_restricted_counts_devices_among_what_an_empty_node_would_need() -> None
     assert refused.reason is Reason.CLAIM_ALIGNMENT
 
 
-def test_the_devices_of_a_single_numa_pod_without_amounts_are_on_one_numa_node() -> None:
+def test_devices_of_a_single_numa_pod_are_on_one_numa_node() -> None:
     found = decided(ours(), pod(numa=NumaPolicy.SINGLE_NUMA_NODE), [gpus(0, 1), nics(1)], PAIR)
     assert names(found) == ["gpu-1", "nic-0"]
 
 
-def test_devices_without_a_place_fit_everywhere_and_pcie_roots_tell_it() -> None:
+def test_devices_without_location_fit_or_use_their_pcie_root() -> None:
     asks = pod(4000, qos=LSR, numa=NumaPolicy.SINGLE_NUMA_NODE)
     rooted = published(
         "gpu", [device("gpu-0", attributes={ROOT: "pci0000:00"}), device("gpu-1", attributes={ROOT: "pci0000:80"})]
@@ -86,7 +86,7 @@ def test_devices_without_a_place_fit_everywhere_and_pcie_roots_tell_it() -> None
     assert names(told) == ["gpu-1"]
 
 
-def test_devices_near_several_numa_nodes_are_aligned_with_each_of_them() -> None:
+def test_devices_near_several_numa_nodes_align_with_each() -> None:
     asks = pod(4000, qos=LSR, numa=NumaPolicy.SINGLE_NUMA_NODE)
     near = published("gpu", [device("gpu-0", attributes={NUMA: [1, 0]})])
     first, second = (decided(ours(busy), asks, [near], claim_object(GPU)) for busy in ("0-7", "8-15"))
@@ -205,7 +205,7 @@ def test_all_devices_are_asked_for_where_they_are() -> None:
     st.sampled_from([NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED, NumaPolicy.BEST_EFFORT, NumaPolicy.NONE]),
     st.integers(1, 6),
 )
-def test_single_numa_pods_are_placed_exactly_when_one_numa_node_has_everything(
+def test_single_numa_pods_fit_exactly_if_one_numa_node_fits(
     places: list[int], used: set[int], busy: set[int], policy: NumaPolicy, size: int
 ) -> None:
     asks = pod(1000 * size, qos=LSR, numa=policy)

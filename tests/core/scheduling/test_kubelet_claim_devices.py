@@ -32,7 +32,7 @@ class TestKubelets:
         assert isinstance(refused, Rejection)
         assert refused.reason is Reason.CLAIM_ALIGNMENT
 
-    def test_where_it_aligns_nothing_only_cpus_by_claim_meet_a_policy(self) -> None:
+    def test_without_alignment_only_cpus_by_claim_meet_a_policy(self) -> None:
         asks = pod(4000, 8 * GI, numa=NumaPolicy.SINGLE_NUMA_NODE)
         where = kubelets(KubeletPolicy.NONE, "none", numa0=4 * GI)
         refused = decided(where, asks, [gpus(0, 1)], claim_object(GPU))
@@ -46,7 +46,7 @@ class TestKubelets:
         assert isinstance(unknown, Rejection)
         assert "does not say on which NUMA nodes its CPUs are" in unknown.detail
 
-    def test_claims_give_a_pod_cpus_of_its_own_where_the_kubelet_pins_none(self) -> None:
+    def test_claims_give_exclusive_cpus_if_the_kubelet_pins_none(self) -> None:
         """dra-driver-cpu runs beside the CPU manager policy none."""
         asks = pod(4000, 8 * GI, limit=4000, qos=QosClass.LSR)
         where = kubelets(KubeletPolicy.NONE, "none")

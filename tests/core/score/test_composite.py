@@ -144,7 +144,7 @@ def test_a_and_b(request_: PodRequest, strategy: Strategy, a: int, b: int) -> No
     assert score_orchestration(it, strategy) == (a + b) // 2
 
 
-def test_the_pod_level_score_prefers_fewer_numa_nodes_then_fuller_ones() -> None:
+def test_the_pod_level_score_prefers_fewer_then_fuller_nodes() -> None:
     empty = node(memory=64 * GI)
     one = placed(pod(4000, 32 * GI, limit=5000, numa=SINGLE), empty)
     fuller = placed(
@@ -163,7 +163,7 @@ def test_without_numa_nodes_a_plus_b_is_nothing() -> None:
 
 
 @given(st.lists(st.integers(0, 200), min_size=1))
-def test_a_constant_scale_never_turns_round_what_dividing_by_the_best_would_say(sums: list[int]) -> None:
+def test_a_constant_scale_keeps_the_order_of_normalized_scores(sums: list[int]) -> None:
     normalised = [100 * one // max(1, *sums) for one in sums]
     ours = [one // 2 for one in sums]
     assert all(ours[i] <= ours[k] for i, a in enumerate(normalised) for k, b in enumerate(normalised) if a < b)

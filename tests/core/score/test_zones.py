@@ -84,7 +84,7 @@ def test_unlisted_resources_weigh_nothing(strategy: ScoringType) -> None:
     assert with_memory == score_zones(pod(CPU_ONLY), KubeQos.GUARANTEED, topology, strategy, listed)
 
 
-def test_zones_that_cannot_hold_the_request_do_not_lower_the_score() -> None:
+def test_zones_that_cannot_hold_the_request_do_not_count() -> None:
     """The smallest score of the zones that could be picked: upstream leaves out zones that score 0 (KEP-119 takes all)."""
     full = {"cpu": 1000, "memory": 0}
     topology = published(KubeletScope.CONTAINER, 0, 1)

@@ -62,7 +62,7 @@ def test_rooms_of_our_own_node() -> None:
     )
 
 
-def test_cores_that_are_half_taken_are_not_free_where_cores_are_given_whole() -> None:
+def test_half_used_cores_are_not_free_whole_cores() -> None:
     assert [room.free["cpu"] for room in rooms(ours(SPREAD, bind=NodeBindPolicy.FULL_PCPUS_ONLY))] == [2000, 8000]
 
 

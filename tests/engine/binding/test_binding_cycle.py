@@ -75,7 +75,7 @@ async def test_a_pod_that_is_gone_is_forgotten() -> None:
     assert (world.ledgers(), world.engine.waiting()) == ({"node": {}}, [])
 
 
-async def test_a_pod_that_another_scheduler_bound_is_counted_where_it_is() -> None:
+async def test_a_pod_bound_by_another_scheduler_counts_there() -> None:
     world = make_world(make_node("node"), make_node("other"))
     world.waits(make_pod("pod"))
     world.server.pods["uid-pod"] = make_pod("pod", node="other")
@@ -94,7 +94,7 @@ async def test_a_lost_answer_of_a_bind_that_happened_keeps_the_hold() -> None:
     assert set(world.ledgers()["node"]) == {"uid-pod"}
 
 
-async def test_a_lost_answer_of_a_bind_that_did_not_happen_is_asked_again() -> None:
+async def test_a_lost_response_of_a_failed_bind_repeats_the_bind() -> None:
     world = make_world(make_node("node"))
     world.server.fail = raise_once(UnknownOutcome("timeout"), UnknownOutcome("timeout"))
     world.waits(make_pod("pod"))
@@ -103,7 +103,7 @@ async def test_a_lost_answer_of_a_bind_that_did_not_happen_is_asked_again() -> N
     assert world.nodes_of() == {"pod": "node"}
 
 
-async def test_a_lost_answer_stays_open_while_the_server_cannot_be_read() -> None:
+async def test_a_lost_response_stays_open_while_reads_fail() -> None:
     world = make_world(make_node("node"))
     held_while_asking = []
 
@@ -173,7 +173,7 @@ async def test_confirmed_pods_that_no_event_shows_are_read_back() -> None:
     assert world.engine.cache.assumed == {}
 
 
-async def test_an_outage_pauses_everyone_for_as_long_as_the_server_asks() -> None:
+async def test_an_outage_pauses_all_pods_as_long_as_requested() -> None:
     world = make_world(make_node("node"))
     world.server.fail = raise_once(*(Unavailable("overload", retry_after=7.0) for _ in range(OUTAGE)))
     world.waits(*(make_pod(f"pod-{number}", created=float(number)) for number in range(OUTAGE + 1)))

@@ -147,7 +147,7 @@ async def test_a_step_that_hangs_ends_with_its_timeout() -> None:
         assert "a: not done within 0.05 s" in {message for _, _, message in world.diary.events}
 
 
-async def test_nothing_is_undone_while_the_outcome_of_the_bind_is_unknown() -> None:
+async def test_nothing_is_undone_while_the_outcome_is_unknown() -> None:
     world, calls = world_with(Step("a"))
     seen: list[list[str]] = []
 
@@ -163,7 +163,7 @@ async def test_nothing_is_undone_while_the_outcome_of_the_bind_is_unknown() -> N
     assert (calls, world.nodes_of()) == (["reserve a", "do a", "post a"], {"pod": "node"})
 
 
-async def test_a_step_that_cannot_reserve_sends_the_pod_back_for_a_new_decision() -> None:
+async def test_a_step_that_cannot_reserve_requires_a_new_decision() -> None:
     @dataclass
     class Contended(Step):
         left: int = 1
@@ -180,7 +180,7 @@ async def test_a_step_that_cannot_reserve_sends_the_pod_back_for_a_new_decision(
     assert (calls, world.nodes_of()) == (["reserve a", "reserve a", "do a", "post a"], {"pod": "node"})
 
 
-async def test_nothing_is_undone_when_the_process_ends_in_the_middle_of_a_bind() -> None:
+async def test_nothing_is_undone_if_the_process_ends_during_a_bind() -> None:
     """The bind that is cut off may still be carried out, and the pod then needs what the steps wrote."""
     step = Step("a")
     bind_sent = asyncio.Event()

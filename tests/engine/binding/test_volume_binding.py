@@ -78,7 +78,7 @@ async def test_what_cannot_be_taken_back_is_said() -> None:
     assert [event for event in world.diary.events if STRANDED in str(event)]
 
 
-async def test_a_write_that_fails_does_not_keep_the_others_from_being_taken_back() -> None:
+async def test_a_failed_write_does_not_keep_others_from_being_undone() -> None:
     _, step, writer = binding()
     step.reserve(POD, THERE)
     writer.broken = True
@@ -101,7 +101,7 @@ async def test_a_pod_that_is_gone_is_not_waited_for() -> None:
         await step.do(POD, THERE)
 
 
-async def test_a_provisioner_that_takes_the_node_back_is_a_conflict_even_if_it_is_quick() -> None:
+async def test_a_provisioner_that_removes_the_node_is_a_conflict() -> None:
     world, step, _ = binding()
     step.reserve(POD, THERE)
     world.engine.volumes.claims.observe(

@@ -66,7 +66,7 @@ def taken(cache: Cache) -> list[str]:
 
 
 @pytest.mark.parametrize("started", [True, False])
-def test_a_pod_that_came_before_one_that_is_shown_is_refused_or_gone(started: bool) -> None:
+def test_a_pod_older_than_a_shown_one_is_rejected_or_gone(started: bool) -> None:
     cache = node_with("a", "b", "c", started=started)
     assert taken(cache) == ["a", "b", "c"]
     cache.observe_topology(None, shows("b", version=2))
@@ -85,7 +85,7 @@ def test_a_pod_that_was_shown_and_is_not_any_more_is_gone() -> None:
 
 
 @pytest.mark.parametrize("late", [["ab", "b", ""], ["ab", "a", ""], ["ab", "", "ab"]])
-def test_late_topologies_of_departed_pods_prove_nothing_of_others_of_their_names(late: list[str]) -> None:
+def test_late_topologies_prove_nothing_about_namesakes(late: list[str]) -> None:
     """Neither of two pods that came back under their names vouches for the other."""
     times = chain([0.0], count(200.0))
     cache = Cache(lambda *_: None, clock=lambda: next(times))
@@ -146,7 +146,7 @@ def test_no_pod_is_evicted_that_is_gone() -> None:
     assert [pod.key.name for pod in node.pods.values()] == ["b"]
 
 
-def test_another_machine_of_that_name_proves_nothing_of_the_old_one() -> None:
+def test_another_machine_of_the_same_name_proves_nothing() -> None:
     cache = node_with("a", "b")
     cache.observe_topology(None, shows("b", version=2))
     cache.nodes["n"].history.reset()
@@ -162,7 +162,7 @@ def test_a_young_cache_takes_no_pod_for_absent() -> None:
         assert taken(cache) == counted
 
 
-def test_names_that_no_earlier_pod_had_prove_it_to_a_young_cache_too() -> None:
+def test_new_names_prove_it_to_a_young_cache_too() -> None:
     for name, counted in (("a", ["a", "b"]), ("b", ["b"])):
         cache = node_with(age=60.0)
         for each in "ab":
@@ -200,13 +200,13 @@ def refused(pod: Pod) -> Pod:
     return replace(pod, phase="Failed", reason=SMT_ALIGNMENT)
 
 
-def test_a_pod_on_its_way_that_is_larger_than_each_numa_node_is_not_counted() -> None:
+def test_a_pod_in_flight_wider_than_a_numa_node_is_not_counted() -> None:
     cache = node_with("a")
     cache.observe_pod("MODIFIED", own("wide", 10))
     assert taken(cache) == ["a"]
 
 
-def test_what_a_pod_on_its_way_asks_for_is_not_counted_that_only_a_larger_one_could_make_room_for() -> None:
+def test_in_flight_requests_that_need_larger_room_do_not_count() -> None:
     half = {"cpu": 4000}
     cache = node_with()
     cache.observe_topology(
@@ -224,7 +224,7 @@ def test_what_a_pod_on_its_way_asks_for_is_not_counted_that_only_a_larger_one_co
     assert cache.nodes["n"].counted.amounts[CPU] == 8000
 
 
-def test_odd_numbers_of_cpus_are_not_counted_where_cores_turned_out_to_be_kept() -> None:
+def test_odd_counts_are_rejected_after_evidence_of_whole_cores() -> None:
     cache = node_with("a")
     for name in ("first", "other"):
         cache.observe_pod("MODIFIED", own(name, 3))
@@ -247,6 +247,6 @@ def test_a_pod_that_may_have_lacked_cpus_tells_nothing_of_cores() -> None:
     assert taken(cache) == ["a", "first"]
 
 
-def test_a_life_in_which_a_name_was_used_before_the_scheduler_came() -> None:
+def test_a_life_with_a_name_used_before_the_scheduler_started() -> None:
     """Found by the law of busy nodes: a pod that runs was not counted any more, and its huge page given away twice."""
     assert not broken(life_of(Random(53)))

@@ -115,7 +115,7 @@ def test_a_missed_deletion_is_made_good_by_the_next_list() -> None:
 PLACEMENT = Placement(node="node", cpus=CpuSet.parse("0-1"), numa=((0, {"cpu": 2000}),))
 
 
-def test_a_list_that_is_older_than_a_bind_does_not_take_the_pod_away() -> None:
+def test_a_list_older_than_a_bind_keeps_the_pod() -> None:
     state, _ = new_state()
     state.observe_node(None, make_node("node"))
     state.hold(make_pod("pod"), PLACEMENT)
@@ -123,7 +123,7 @@ def test_a_list_that_is_older_than_a_bind_does_not_take_the_pod_away() -> None:
     assert state.nodes["node"].ledger.cpus == CpuSet.parse("0-1")
 
 
-def test_an_assumed_pod_that_is_seen_bound_is_counted_by_its_own_words() -> None:
+def test_an_assumed_pod_seen_bound_counts_by_its_annotation() -> None:
     state, _ = new_state()
     state.observe_node(None, make_node("node"))
     state.hold(make_pod("pod"), PLACEMENT)
@@ -143,7 +143,7 @@ def test_an_assumed_pod_that_is_seen_elsewhere_gives_back_here() -> None:
     assert picture(state)["other"][2] == Ledger.of([holding_of(seen)])
 
 
-def test_failure_inside_an_assumption_gives_back_unless_the_pod_was_seen_meanwhile() -> None:
+def test_a_failed_assumption_is_released_unless_the_pod_is_seen() -> None:
     state, _ = new_state()
     state.observe_node(None, make_node("node"))
     with pytest.raises(RuntimeError), state.assume(make_pod("lost"), PLACEMENT):
@@ -156,7 +156,7 @@ def test_failure_inside_an_assumption_gives_back_unless_the_pod_was_seen_meanwhi
     assert state.node_of == {"uid-seen": "node"}
 
 
-def test_what_was_assumed_of_a_kubelets_answer_stays_counted_until_the_pod_is_gone() -> None:
+def test_assumed_kubelet_answers_count_until_the_pod_is_gone() -> None:
     state, _ = new_state()
     state.observe_node(None, make_node("node"))
     state.hold(make_pod("pod"), replace(PLACEMENT, cpus=CpuSet()))
@@ -167,7 +167,7 @@ def test_what_was_assumed_of_a_kubelets_answer_stays_counted_until_the_pod_is_go
     assert state.nodes["node"].ledger == Ledger()
 
 
-def test_a_topology_of_a_former_node_of_that_name_counts_for_nothing() -> None:
+def test_a_topology_of_a_former_node_is_ignored() -> None:
     state, _ = new_state()
     state.observe_topology(None, make_topology("node"))
     state.observe_node(None, make_node("node", uid="uid-new"))
@@ -176,7 +176,7 @@ def test_a_topology_of_a_former_node_of_that_name_counts_for_nothing() -> None:
     assert state.nodes["node"].topology is not None
 
 
-def test_a_topology_that_says_nothing_new_changes_nothing_but_its_age() -> None:
+def test_an_unchanged_topology_changes_only_its_age() -> None:
     """Where the scheduler hands out CPUs. A kubelet's topology is news by being newer, and so is any that is waited for."""
     state, changes = new_state()
     first = replace(make_topology("node"), resource_version="1")

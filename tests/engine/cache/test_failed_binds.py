@@ -19,7 +19,7 @@ def followed_topology() -> NodeResourceTopology:
 @pytest.mark.parametrize(
     "error", [Unavailable("busy"), Invalid("no"), Conflict("changed")], ids=lambda it: type(it).__name__
 )
-async def test_a_pod_whose_bind_failed_is_followed_into_its_kubelet_by_the_next_bind(error: ClusterError) -> None:
+async def test_a_pod_with_a_failed_bind_is_followed_by_the_next_bind(error: ClusterError) -> None:
     """Three CPUs on each NUMA node leave one on each: a pod that needs two of one NUMA node does not fit."""
     world = make_world(make_node("node"))
     world.engine.handlers.topologies.observe("ADDED", followed_topology())
@@ -38,7 +38,7 @@ async def test_a_pod_whose_bind_failed_is_followed_into_its_kubelet_by_the_next_
     assert world.nodes_of() == {"first": "node", "second": "node", "third": ""}
 
 
-def test_a_node_that_is_gone_is_not_remembered_for_what_is_taken_back_twice() -> None:
+def test_a_vanished_node_is_not_kept_for_a_second_revert() -> None:
     cache = make_world().engine.cache
     for _ in range(2):
         cache.set_cpus_by_claim("gone", False)

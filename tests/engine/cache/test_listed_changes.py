@@ -67,14 +67,14 @@ def test_a_list_tells_no_order(listed: list[str], why: str) -> None:
     assert lost(world) == why
 
 
-def test_a_topology_that_shows_the_pods_tells_what_their_order_did() -> None:
+def test_a_topology_with_the_pods_shows_the_effect_of_order() -> None:
     world = standby(on_node("a", 2))
     world.engine.handlers.bound_pods.replace([on_node(name, 1 + (name == "b")) for name in "abc"])
     world.engine.handlers.topologies.observe("MODIFIED", shows(4, 1, version="2", pods=("a", "b", "c")))
     assert lost(world) == ""
 
 
-def test_pods_that_are_found_running_may_have_come_beside_others_that_have_left() -> None:
+def test_found_pods_may_have_arrived_beside_departed_pods() -> None:
     """After a restart, where the topology shows none of them yet: which pods were there when they came no event tells."""
     world = make_world(make_node("node"))
     pods = [replace(on_node(name, 2), started_at=start) for name, start in (("a", 5.0), ("b", 6.0))]
@@ -101,7 +101,7 @@ def test_a_pod_that_cannot_be_looked_at_costs_no_other(monkeypatch: pytest.Monke
     assert lost(world) == ORDER_UNKNOWN
 
 
-def test_pods_in_flight_in_the_first_list_come_in_an_order_that_is_not_known() -> None:
+def test_pods_in_flight_in_the_first_list_have_unknown_order() -> None:
     """As they are listed by name: b may have come first, and be where a is foreseen."""
     world = make_world(make_node("node"))
     world.engine.handlers.topologies.observe("ADDED", shows(0, 0, version="1"))

@@ -61,7 +61,7 @@ async def test_affinity_waits_until_the_namespace_is_labelled() -> None:
     assert world.nodes_of() == {"here": "b"}
 
 
-async def test_anti_affinity_of_placed_pods_holds_for_the_namespaces_they_select() -> None:
+async def test_anti_affinity_of_placed_pods_selects_namespaces() -> None:
     world = two_zones()
     world.engine.handlers.namespaces.replace([Namespace("rivals", {"team": "a"}), Namespace("others")])
     world.engine.handlers.bound_pods.observe(None, bound(pod("lonely", "default", anti_affinity=(TERM,)), "a"))
@@ -70,7 +70,7 @@ async def test_anti_affinity_of_placed_pods_holds_for_the_namespaces_they_select
     assert world.nodes_of() == {"rival": "b", "other": "a"}
 
 
-async def test_a_waiting_pod_is_judged_anew_when_its_namespace_is_labelled_or_no_longer() -> None:
+async def test_a_namespace_label_change_reevaluates_a_waiting_pod() -> None:
     world = make_world(make_node("a", labels={"zone": "a"}))
     world.engine.handlers.namespaces.replace([Namespace("rivals", {"team": "a"})])
     world.engine.handlers.bound_pods.observe(None, bound(pod("lonely", "default", anti_affinity=(TERM,)), "a"))

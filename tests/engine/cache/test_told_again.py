@@ -40,7 +40,7 @@ def broken_once(cache: Cache) -> Callable[[str | None, Pod], None]:
     return apply
 
 
-def test_a_node_is_open_again_when_a_list_does_not_show_the_pod_that_could_not_be_counted() -> None:
+def test_a_list_without_the_uncountable_pod_reopens_the_node() -> None:
     world = make_world(make_node("n"))
     cache = world.engine.cache
     handler = BoundPodObjects(cache, Quarantine(lambda: 0.0, lambda _subject, _why: None), broken_once(cache))

@@ -69,7 +69,7 @@ def test_pods_that_a_new_topology_does_not_show(
     assert hidden(state) == expected
 
 
-def test_a_topology_that_always_speaks_of_others_is_believed_the_second_time() -> None:
+def test_a_topology_of_other_pods_is_believed_the_second_time() -> None:
     state = state_with("a")
     state.observe_topology(None, shows("a", "foreign", version="2"))
     state.observe_pod(None, on_node("b", 1.0))
@@ -105,7 +105,7 @@ RAN = {"a": 1000.0, "b": 1900.0, "c": 2000.0}
     ],
 )
 @pytest.mark.parametrize("late", [False, True], ids=["topology-first", "pods-first"])
-def test_after_a_restart_what_is_published_may_be_older_than_pods(
+def test_after_a_restart_topologies_may_be_older_than_pods(
     shown: NodeResourceTopology, expected: set[str], *, late: bool
 ) -> None:
     state = at_restart(RAN, None if late else shown, [0.0])
@@ -142,7 +142,7 @@ def test_no_pod_waits_for_ever_for_an_exporter_without_news() -> None:
     assert hidden(state) == set()
 
 
-def test_what_a_fingerprint_proves_to_be_hidden_stays_so_until_it_is_shown() -> None:
+def test_a_pod_hidden_by_a_fingerprint_stays_hidden_until_shown() -> None:
     clock = [100.0]
     state = at_restart(RAN, shows("a", "b"), clock)
     clock[0] += 10 * RECENT
@@ -166,7 +166,7 @@ def kubelet_shows(
 
 
 @pytest.mark.parametrize("method", ["with-exclusive-resources", "all"])
-def test_a_scan_from_before_a_start_that_comes_after_it_hides_the_pod(method: str) -> None:
+def test_an_older_scan_after_a_start_hides_the_pod(method: str) -> None:
     """Also where a pod that it shows has left since: c started, d left, and the scan of a, b and d arrives."""
     clock = [100.0]
     state = at_restart({**RAN, "d": 1000.0}, kubelet_shows(4000, *"abcd", version="1", method=method), clock)
@@ -181,7 +181,7 @@ def test_a_scan_from_before_a_start_that_comes_after_it_hides_the_pod(method: st
 
 
 @pytest.mark.parametrize("method", ["with-exclusive-resources", ""])
-def test_a_scan_of_unknown_pods_shows_none_until_no_older_one_can_come(method: str) -> None:
+def test_a_scan_of_unknown_pods_shows_none_before_older_scans(method: str) -> None:
     """Neither by a fingerprint that nothing explains nor without one is a pod shown that may be newer than the scan."""
     clock = [100.0]
     state = at_restart({"a": 1000.0}, kubelet_shows(1000, "a", version="1", method=method), clock)
@@ -210,7 +210,7 @@ def renamed(uid: str, name: str, created: float, *, started: bool) -> Pod:
     return replace(pod, key=replace(pod.key, uid=uid))
 
 
-def test_a_topology_from_before_a_bind_shows_no_pod_that_took_an_old_name() -> None:
+def test_a_topology_from_before_a_bind_shows_no_namesake() -> None:
     """A set's pod comes back under its name while the topology still has the fingerprint of the one before."""
     clock = [100.0]
     state = at_restart({"a": 1000.0}, kubelet_shows(2000, "a", "b", version="1", method="all"), clock)
@@ -222,7 +222,7 @@ def test_a_topology_from_before_a_bind_shows_no_pod_that_took_an_old_name() -> N
     assert "b" not in hidden(state)
 
 
-def test_a_late_topology_may_show_the_pod_that_had_the_name_before() -> None:
+def test_a_late_topology_may_show_the_former_namesake() -> None:
     """The scan saw the old b; it arrives after the new one was bound, or after it has started."""
     for started_first in (False, True):
         clock = [100.0]
@@ -239,7 +239,7 @@ def test_a_late_topology_may_show_the_pod_that_had_the_name_before() -> None:
         assert hidden(state) == {"b"}
 
 
-def test_a_pod_that_came_later_tells_of_which_namesake_a_topology_speaks() -> None:
+def test_a_later_pod_tells_which_namesake_is_shown() -> None:
     clock = [100.0]
     state = at_restart({"a": 1000.0, "b": 1000.0}, kubelet_shows(2000, "a", "b", version="1"), clock)
     state.observe_pod("DELETED", on_node("b", 0.0))
@@ -252,7 +252,7 @@ def test_a_pod_that_came_later_tells_of_which_namesake_a_topology_speaks() -> No
 
 
 @pytest.mark.parametrize("by_amounts", [False, True])
-def test_old_news_of_a_pod_that_was_read_back_does_not_hide_it_for_ever(*, by_amounts: bool) -> None:
+def test_an_old_event_does_not_hide_a_pod_that_was_read_back(*, by_amounts: bool) -> None:
     """A read is ahead of the watch, which then shows the pod once more as it was before its start."""
     state = Cache(lambda event, info, pod: None)
     state.observe_node(None, make_node("n"))
@@ -265,7 +265,7 @@ def test_old_news_of_a_pod_that_was_read_back_does_not_hide_it_for_ever(*, by_am
 
 
 @pytest.mark.parametrize("method", ["all", "with-exclusive-resources"])
-def test_a_topology_ahead_of_all_news_of_its_pods_does_not_hide_them_for_ever(method: str) -> None:
+def test_a_topology_ahead_of_pod_events_hides_no_pod_forever(method: str) -> None:
     """It shows that a and b have started and c has left, before any of that is heard; nothing new is published after it."""
     state = Cache(lambda event, info, pod: None)
     state.observe_node(None, make_node("n"))

@@ -45,7 +45,7 @@ async def test_no_pod_goes_where_cpus_are_not_known(status: str) -> None:
     assert document["pods"][0]["cpus"] == "not known"
 
 
-async def test_the_node_takes_pods_again_when_the_annotation_is_repaired() -> None:
+async def test_a_repaired_annotation_reopens_the_node() -> None:
     there = there_is(UNREADABLE["not-json"])
     await there.create(pod("new", guaranteed("8"), qos="LSR"))
     there.world.engine.handlers.bound_pods.observe("MODIFIED", parse_pod(running('{"cpuset": "0-3"}')))

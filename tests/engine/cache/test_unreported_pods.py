@@ -120,7 +120,7 @@ def cache_at(clock: list[float]) -> Cache:
 
 
 @pytest.mark.parametrize("tells", [True, False], ids=["fingerprint", "no-fingerprint"])
-def test_a_topology_that_shows_a_pod_before_its_status_does_not_count_it_twice_for_ever(*, tells: bool) -> None:
+def test_a_pod_shown_before_its_status_is_not_counted_twice(*, tells: bool) -> None:
     clock = [0.0]
     cache = cache_at(clock)
     pod = replace(make_pod("a"), node="n")

@@ -70,7 +70,7 @@ def test_a_used_node_is_followed_from_what_its_topology_shows() -> None:
     assert _free(view) == {(1, 3)}
 
 
-def test_a_pod_that_was_found_running_may_have_come_beside_one_that_has_left() -> None:
+def test_a_found_pod_may_have_arrived_beside_a_departed_one() -> None:
     """c came after the scan. A pod that left before the list may have been on the NUMA node on which c is foreseen."""
     pods = [_running("c", 4, 300.0), _running("b", 5, 200.0), _running("a", 3, 100.0)]
     cache = _started(*pods, topology=_shows((5, 3), "a", "b", version="1"))
@@ -81,7 +81,7 @@ def test_a_pod_that_was_found_running_may_have_come_beside_one_that_has_left() -
     assert _free(view) == {(1, 3)}
 
 
-def test_a_used_node_with_use_that_no_pod_explains_is_not_followed() -> None:
+def test_a_used_node_with_unexplained_use_is_not_followed() -> None:
     view = _view(_started(_running("a", 3, 100.0), topology=_shows((4, 3), "a", version="1")))
     assert not view.followed
     assert [zone.available[CPU] for zone in view.zones] == [4000, 3000]
@@ -102,7 +102,7 @@ def test_what_a_topology_contradicts_is_begun_again_with_it() -> None:
     assert _free(_view(cache)) == {(0, 5)}
 
 
-def test_what_nothing_explains_is_begun_again_with_the_next_topology() -> None:
+def test_an_unexplained_state_begins_again_with_a_topology() -> None:
     """The kubelet has refused a pod that had room by all that is known; later pods come after whatever the reason was."""
     cache = _started(topology=_shows((8, 8), version="1"))
     assert _free(_view(cache)) == {(8, 8)}
@@ -121,7 +121,7 @@ def test_what_nothing_explains_is_begun_again_with_the_next_topology() -> None:
     assert _free(view) == {(1, 8)}
 
 
-def test_a_pod_of_which_only_init_containers_have_cpus_uses_a_node_that_looks_empty() -> None:
+def test_only_init_containers_with_cpus_use_an_empty_node() -> None:
     """Its finished init container may hold 5 CPUs of either NUMA node, which no topology shows."""
     own, shared = {"cpu": 5000, "memory": 1}, {"cpu": 500, "memory": 1}
     parts = (Container("i", ContainerKind.INIT, own, own), Container("a", ContainerKind.APP, shared, shared))
@@ -132,7 +132,7 @@ def test_a_pod_of_which_only_init_containers_have_cpus_uses_a_node_that_looks_em
     assert _free(view) == {(3, 3)}
 
 
-def test_a_pod_is_counted_with_what_it_takes_of_the_state_that_was_asked() -> None:
+def test_a_pod_counts_with_the_amounts_of_the_asked_state() -> None:
     """Of a, which has left either NUMA node, its 4 CPUs stay counted: the new pod takes 5 all the same, and not just one more."""
     pods = [_running("a", 4, 100.0), _running("b", 4, 200.0), _running("c", 3, 300.0)]
     cache = Cache(lambda *_: None)

@@ -133,7 +133,7 @@ async def test_a_write_that_fails_gives_the_devices_back() -> None:
     assert world.server.released == ["uid-pod"]
 
 
-async def test_a_bind_that_fails_keeps_the_allocation_and_takes_the_reservation_back() -> None:
+async def test_a_failed_bind_keeps_allocation_and_drops_reservation() -> None:
     world = World()
     placement = world.placed_on()
     world.step.reserve(POD, placement)
@@ -145,7 +145,7 @@ async def test_a_bind_that_fails_keeps_the_allocation_and_takes_the_reservation_
     assert names(world.check()) == []  # the next decision uses what is allocated
 
 
-async def test_a_reservation_stays_where_the_pod_turns_out_to_have_a_node() -> None:
+async def test_a_reservation_stays_if_the_pod_has_a_node() -> None:
     """Another leader bound it by this reservation, or our own bind had effect though it seemed to fail."""
     world = World()
     placement = world.placed_on()
@@ -156,7 +156,7 @@ async def test_a_reservation_stays_where_the_pod_turns_out_to_have_a_node() -> N
     assert world.server.released == []
 
 
-async def test_an_answer_that_comes_after_the_claim_is_gone_says_nothing() -> None:
+async def test_a_response_after_the_claim_is_gone_is_ignored() -> None:
     world = World()
     placement = world.placed_on()
     world.step.reserve(POD, placement)
@@ -228,7 +228,7 @@ def test_devices_are_on_the_numa_nodes_of_the_pod() -> None:
     assert refused.detail == "claim c, request r: 2 wanted, 2 of 2 devices match, 2 free (1 on NUMA 0, 1 on NUMA 1)"
 
 
-async def test_an_allocation_for_another_node_is_given_up_where_no_other_pod_uses_it() -> None:
+async def test_an_unshared_allocation_for_another_node_is_given_up() -> None:
     world = World()
     placement = world.placed_on()
     world.step.reserve(POD, placement)

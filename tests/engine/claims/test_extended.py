@@ -70,7 +70,7 @@ async def done(world: World, pod: Pod = POD) -> Placement:
     return placement
 
 
-async def test_the_claim_is_created_allocated_and_named_in_the_pods_status() -> None:
+async def test_the_claim_is_created_allocated_and_in_the_pod_status() -> None:
     world = gpu_world()
     placement = placed(world)
     assert placement.extended == ((GPU, "gpu"),)
@@ -117,7 +117,7 @@ async def test_a_pod_that_has_a_node_after_all_keeps_its_claim() -> None:
     assert world.server.deleted == []
 
 
-async def test_a_claim_whose_creation_was_not_answered_is_deleted_by_its_owner() -> None:
+async def test_a_claim_with_lost_creation_response_is_deleted_by_owner() -> None:
     world = gpu_world()
     placement = placed(world)
     world.step.reserve(POD, placement)
@@ -162,7 +162,7 @@ async def test_a_cycle_that_was_cut_off_is_gone_on_with() -> None:
     assert world.in_use == ["a"]
 
 
-async def test_a_claim_that_is_of_no_use_where_the_pod_could_go_is_deleted() -> None:
+async def test_a_claim_that_serves_no_possible_node_is_deleted() -> None:
     world = gpu_world()
     placement = await done(world)
     world.step.unreserve(POD, placement)
@@ -181,7 +181,7 @@ async def test_a_claim_that_is_of_no_use_where_the_pod_could_go_is_deleted() -> 
     assert (world.server.deleted, world.in_use) == ([CLAIM], [])
 
 
-async def test_a_claim_that_is_being_deleted_is_waited_for_and_deleted_to_the_end() -> None:
+async def test_a_claim_in_deletion_is_awaited_and_completed() -> None:
     world = gpu_world()
     await done(world)
     claim = world.lister.claims["default", CLAIM]

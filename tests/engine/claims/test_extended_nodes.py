@@ -43,7 +43,7 @@ def engine_pod(name: str = "pod", gpus: int = 1) -> Pod:
     return replace(pod, request=replace(pod.request, containers=(more,)))
 
 
-def test_nodes_without_devices_refuse_with_numbers_and_are_tried_again_when_there_are_some() -> None:
+def test_nodes_without_devices_reject_until_there_are_some() -> None:
     world = cluster(make_node("node-1"))
     pod = engine_pod()
     run = dry_run(world.engine.handle, pod)
@@ -62,7 +62,7 @@ def test_nodes_without_devices_refuse_with_numbers_and_are_tried_again_when_ther
     assert isinstance(again.verdict, Placement)
 
 
-def test_a_class_that_comes_takes_waiting_pods_out_of_their_refusal() -> None:
+def test_a_new_class_reorders_waiting_pods_of_a_rejection() -> None:
     world = cluster(make_node("node-1"), devices=2, classes=())
     pod = engine_pod()
     world.engine.handlers.pending_pods.observe(None, pod)
@@ -76,7 +76,7 @@ def test_a_class_that_comes_takes_waiting_pods_out_of_their_refusal() -> None:
     assert after.request_class.claims is not None
 
 
-def test_a_node_that_advertises_the_resource_serves_it_without_a_claim() -> None:
+def test_a_node_that_advertises_the_resource_needs_no_claim() -> None:
     node = make_node("node-1")
     plugin = replace(node, allocatable={**node.allocatable, GPU: 1})
     world = cluster(plugin, devices=2)
@@ -92,7 +92,7 @@ def test_a_node_that_advertises_the_resource_serves_it_without_a_claim() -> None
     assert refused.message == f"Insufficient {GPU}"
 
 
-def test_devices_count_in_the_score_of_a_node_as_the_amounts_of_a_device_plugin_do() -> None:
+def test_devices_by_id_count_in_the_score_as_plugin_amounts() -> None:
     """Most allocated, by GPUs alone: of two nodes with two GPUs each the one where a GPU is taken is the fuller one."""
     settings = weighted("MostAllocated")
     world = make_world(make_node("node-1"), make_node("node-2"), settings=settings)

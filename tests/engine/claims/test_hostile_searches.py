@@ -51,7 +51,7 @@ def hostile_pod() -> Pod:
     return replace(make_pod("hostile"), resource_claims=(PodResourceClaim("c", "hostile"),))
 
 
-def test_a_search_that_takes_too_long_ends_with_a_reason_and_the_loop_is_given_back_between_nodes(world: World) -> None:
+def test_a_long_search_ends_with_a_reason_and_yields(world: World) -> None:
     selector = world.engine.handle.selector
     request_class = world.engine.classes.of(hostile_pod())
     assert request_class is not None

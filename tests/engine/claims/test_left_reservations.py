@@ -60,7 +60,7 @@ async def test_a_pod_that_fits_nowhere_gives_up_what_a_cycle_has_left() -> None:
         assert writer.deallocated == []  # another pod uses its devices
 
 
-async def test_so_do_the_pods_of_its_class_that_are_not_tried_themselves() -> None:
+async def test_untried_pods_of_its_class_explore_too() -> None:
     async with shared_claim(LATE, FIRST, LATE) as (world, writer):
         await world.settle()
         await turns()
@@ -69,7 +69,7 @@ async def test_so_do_the_pods_of_its_class_that_are_not_tried_themselves() -> No
         assert writer.released == [LATE.key.uid]
 
 
-async def test_a_pod_that_is_about_to_be_bound_or_has_a_node_keeps_its_reservation() -> None:
+async def test_a_pod_to_be_bound_keeps_its_reservation() -> None:
     """Its cycle has begun since, or another leader has bound it."""
     async with shared_claim(LATE, LATE) as (world, writer):
         await world.settle()
@@ -83,7 +83,7 @@ async def test_a_pod_that_is_about_to_be_bound_or_has_a_node_keeps_its_reservati
         assert writer.released == []
 
 
-async def test_what_cannot_be_taken_back_is_tried_again_by_the_next_attempt() -> None:
+async def test_a_failed_revert_is_repeated_by_the_next_attempt() -> None:
     async with shared_claim(LATE, LATE) as (world, writer):
         world.server.fail = failing
         await world.settle()

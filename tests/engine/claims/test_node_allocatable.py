@@ -145,7 +145,7 @@ def test_amounts_are_read_back_from_the_status() -> None:
     assert parse_pod(obj).request.counted is None
 
 
-async def test_amounts_are_written_before_the_bind_and_cleared_after_a_failure() -> None:
+async def test_amounts_are_written_before_the_bind_and_then_cleared() -> None:
     world = world_with(MAPPED)
 
     async def waits(_: Any) -> bool:

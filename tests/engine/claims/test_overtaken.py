@@ -6,7 +6,7 @@ from koord_numa.core.value_objects import replace
 from tests.engine.claims.test_cycle import POD, World
 
 
-async def test_devices_that_were_decided_on_in_vain_are_told_to_be_free() -> None:
+async def test_devices_of_a_discarded_decision_are_reported_free() -> None:
     """Another scheduler gives the claim another device: pods that wait for the first one have to hear of it."""
     world = World()
     placement = world.placed_on()
@@ -31,7 +31,7 @@ async def test_devices_that_are_written_as_decided_are_no_news() -> None:
     assert "devices" not in world.changes
 
 
-async def test_the_end_of_a_cycle_leaves_what_is_assumed_for_another_pod() -> None:
+async def test_the_end_of_a_cycle_keeps_assumptions_of_another_pod() -> None:
     """The claim was given up in between, and is being allocated for another pod."""
     world = World()
     placement = world.placed_on()

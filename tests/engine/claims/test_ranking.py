@@ -237,12 +237,12 @@ def test_a_node_with_the_first_alternative_comes_first() -> None:
     assert placed(world, {"name": "any", "firstAvailable": subs}) == "node-1"
 
 
-def test_a_pod_that_lacks_cpus_beside_its_devices_is_woken_when_cpus_are_freed() -> None:
+def test_freed_cpus_wake_a_pod_that_lacks_cpus_near_devices() -> None:
     assert ClusterEvent.CAPACITY_FREED in EVENTS[Reason.CLAIM_ALIGNMENT]
     assert ClusterEvent.CLAIM_CHANGED in EVENTS[Reason.CLAIM_ALIGNMENT]
 
 
-def test_cpus_are_claims_from_the_slice_until_the_last_claim_is_gone() -> None:
+def test_cpus_are_claimed_until_the_last_claim_is_gone() -> None:
     """A driver that restarts withdraws its slice for a moment."""
     heard: list[tuple[str, bool]] = []
     lister = ClaimLister(lambda: None, lambda _: None, lambda node, by_claim: heard.append((node, by_claim)))

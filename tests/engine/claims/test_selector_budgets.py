@@ -75,7 +75,7 @@ def messages(world: World) -> set[str]:
     return {it.message for it in world.engine.handle.selector.explain(request_class).rejections.values()}
 
 
-def test_a_decision_ends_with_the_budget_and_gives_way_between_devices() -> None:
+def test_a_decision_ends_with_the_budget_and_yields() -> None:
     world = world_with(*(slow(number) for number in range(8)), slow(99, "false"))
     turns = attempt(world)
     assert turns >= SELECTOR_LIMITS.claim // (2 * 60_000)

@@ -33,7 +33,7 @@ def test_a_device_with_two_selector_terms_costs_its_slice_only() -> None:
     assert placed(world, asks(world))[0] == "node-0"
 
 
-def test_all_devices_of_a_pool_being_updated_are_asked_for_elsewhere() -> None:
+def test_all_devices_of_an_updating_pool_are_sought_elsewhere() -> None:
     """k/k#141898: kube-scheduler ended the attempt for every node."""
     world = world_with_gpus()
     spec = {
@@ -102,7 +102,7 @@ async def test_the_sandbox_rejects_names_with_two_slashes_in_claims(part: dict[s
             server.store.create({**claim, "spec": {"devices": part}})
 
 
-def test_a_claim_of_a_pod_group_is_in_use_until_the_group_is_gone() -> None:
+def test_a_claim_of_a_pod_group_is_used_until_the_group_is_gone() -> None:
     """KEP-5729: the claim is reserved for the PodGroup, and a mapped claim is not shared with it."""
     group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "uid-g"}
     raw = claim_object(request("r", "gpu"), name="c")

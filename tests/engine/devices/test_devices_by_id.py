@@ -166,7 +166,7 @@ async def test_amounts_that_the_node_lists_count_too() -> None:
     assert devices_of(world, pod) == "gpu0"
 
 
-async def test_unreadable_devices_of_a_pod_close_the_node_for_devices_only() -> None:
+async def test_unreadable_devices_close_the_node_for_devices_only() -> None:
     """It is not known what the pod holds; pods without device requests still fit."""
     world = rack(inventory())
     broken = replace(make_pod("broken"), node="node-0", unknown_devices="malformed")

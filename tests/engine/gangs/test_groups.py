@@ -69,7 +69,7 @@ async def test_members_wait_for_their_group_and_are_told_the_count() -> None:
     assert placed(world) == ["m0", "m1", "m2", "m3"]
 
 
-async def test_a_group_that_does_not_fit_binds_nothing_and_fits_when_a_node_comes() -> None:
+async def test_a_group_that_does_not_fit_binds_after_a_node_is_added() -> None:
     world = make_world(make_node("a", cpu=4))
     group(world, GangSpec(4))
     world.waits(*members(4))
@@ -502,7 +502,7 @@ def kueue_pod(number: int, *, gates: tuple[str, ...], selector: dict[str, str]) 
     return parse_pod({"metadata": metadata, "spec": spec})
 
 
-async def test_pods_behind_kueue_are_decided_on_when_the_last_gate_goes() -> None:
+async def test_pods_of_kueue_are_decided_when_the_last_gate_is_gone() -> None:
     world = make_world(*(make_node(name, cpu=4, labels={"rack": name[0]}) for name in ("a0", "a1", "b0", "b1")))
     admission, topology = "kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology"
     rounds: list[list[tuple[tuple[str, ...], dict[str, str]]]] = [

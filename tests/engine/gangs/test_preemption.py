@@ -79,7 +79,7 @@ async def test_nothing_is_evicted_when_the_group_does_not_fit_anyway() -> None:
     assert nominated(world) == {}
 
 
-async def test_members_beyond_the_minimal_count_preempt_after_the_binds() -> None:
+async def test_members_beyond_the_minimum_preempt_after_the_binds() -> None:
     world = crowded(*FULL[:3], nodes=("a", "b"))
     group(world, GangSpec(1))
     world.waits(*members(3))

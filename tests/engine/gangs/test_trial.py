@@ -16,7 +16,7 @@ CASES = 30
 
 
 @pytest.mark.parametrize("equal", [True, False], ids=["equal members", "mixed members"])
-def test_groups_are_placed_where_an_exhaustive_search_places_them(equal: bool) -> None:
+def test_groups_are_placed_as_by_an_exhaustive_search(equal: bool) -> None:
     found = {True: 0, False: 0}
     wrong = []
     for seed in range(CASES):
@@ -33,7 +33,7 @@ def test_groups_are_placed_where_an_exhaustive_search_places_them(equal: bool) -
     assert len(wrong) <= (0 if equal else CASES // 50)
 
 
-def test_minimal_counts_are_met_where_some_choice_of_members_fits() -> None:
+def test_minimum_counts_are_met_if_some_choice_fits() -> None:
     answers = set()
     for seed in range(CASES // 3):
         dice = Random(seed)

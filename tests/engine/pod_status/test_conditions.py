@@ -34,7 +34,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_conditions_of_one_pod_that_hang_and_change_delay_no_other_pods() -> None:
+async def test_hanging_conditions_of_one_pod_delay_no_other_pods() -> None:
     world, slow = make_world(make_node("node")), SlowFor("slow")
     world.server.set_unschedulable = slow.set_unschedulable  # type: ignore[method-assign]  # a slower one
     pods = [make_pod("slow", cpu=99_000), make_pod("other", cpu=99_000)]
@@ -76,7 +76,7 @@ async def test_a_condition_that_cannot_be_written_delays_no_other_pods() -> None
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_condition_that_is_due_can_be_written_along_with_something_else() -> None:
+async def test_a_due_condition_can_be_written_with_another_write() -> None:
     world, written = make_world(make_node("node")), SlowFor("")
     world.server.set_unschedulable = written.set_unschedulable  # type: ignore[method-assign]  # one that remembers
     pods = [make_pod(name, cpu=99_000) for name in ("pod", "failing", "leaving", "other")]
@@ -109,7 +109,7 @@ async def test_a_condition_that_is_due_can_be_written_along_with_something_else(
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_condition_is_held_for_a_request_that_takes_it_along_but_not_for_ever() -> None:
+async def test_a_held_condition_is_written_with_a_request_or_later() -> None:
     world, written = make_world(make_node("node")), SlowFor("")
     world.server.set_unschedulable = written.set_unschedulable  # type: ignore[method-assign]  # one that remembers
     pods = [make_pod(name, cpu=99_000) for name in ("lent", "released", "late", "leaving")]
@@ -133,7 +133,7 @@ async def test_a_condition_is_held_for_a_request_that_takes_it_along_but_not_for
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_condition_that_is_not_held_any_more_is_written_when_there_is_news() -> None:
+async def test_a_released_condition_is_written_after_an_update() -> None:
     world, written = make_world(make_node("node")), SlowFor("")
     world.server.set_unschedulable = written.set_unschedulable  # type: ignore[method-assign]  # one that remembers
     pod = make_pod("pod", cpu=99_000)

@@ -55,7 +55,7 @@ def everywhere(_request_class: RequestClass, nodes: frozenset[str]) -> frozenset
     return nodes
 
 
-def test_a_node_that_changes_while_it_is_looked_at_is_looked_at_again() -> None:
+def test_a_node_changed_during_evaluation_is_reevaluated() -> None:
     """It may have been passed already; that nothing helps turns out later."""
     agenda, first = Agenda(), request_class(0)
     agenda.add(first)

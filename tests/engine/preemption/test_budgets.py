@@ -28,9 +28,7 @@ async def test_no_pod_is_evicted_before_budgets_are_known() -> None:
         ("LikeKubeScheduler", 1_000, True),
     ],
 )
-async def test_a_budget_is_broken_as_the_last_resort_where_the_setting_lets_it(
-    budgets: str, priority: int, broken: bool
-) -> None:
+async def test_a_budget_is_violated_last_if_the_setting_allows_it(budgets: str, priority: int, broken: bool) -> None:
     world = crowded(*FULL, settings=f"preemption: {{budgets: {budgets}}}")
     world.engine.handlers.budgets.observe("ADDED", DisruptionBudget("default", "all", LabelSelector(), allowed=1))
     pod = important("pod")
@@ -55,7 +53,7 @@ async def test_budgets_are_never_violated() -> None:
     assert "evict c" in wrote(world)
 
 
-async def test_who_is_protected_is_asked_for_first_and_a_refusal_spares_the_others() -> None:
+async def test_protected_pods_are_evicted_first_and_may_spare_others() -> None:
     world = crowded(*FULL)
     selector = LabelSelector()
     world.engine.handlers.budgets.observe("ADDED", DisruptionBudget("default", "all", selector, allowed=2))

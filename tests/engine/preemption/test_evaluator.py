@@ -56,7 +56,7 @@ async def test_so_many_nodes_are_tried_out_the_emptiest_first() -> None:
     assert wrote(world) == ["nominate pod node-0", "evict a0"]
 
 
-async def test_a_dry_run_without_victims_is_repeated_only_after_a_change(
+async def test_a_dry_run_without_victims_is_repeated_after_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked: list[str] = []
@@ -81,7 +81,7 @@ async def test_a_dry_run_without_victims_is_repeated_only_after_a_change(
     assert "evict c" in wrote(world)
 
 
-async def test_what_trying_a_node_out_has_shown_holds_until_the_node_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_dry_run_result_holds_until_the_node_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     world = crowded(*FULL, settings="preemption: {budgets: Keep}")
     everything = DisruptionBudget("default", "all", LabelSelector(), allowed=0)
     world.engine.handlers.budgets.observe("ADDED", everything)

@@ -10,7 +10,7 @@ from tests.engine.preemption.world import FULL, crowded, important, leaves, make
 from tests.engine.world import bound
 
 
-async def test_a_node_that_changes_before_the_eviction_is_looked_at_again() -> None:
+async def test_a_node_changed_before_the_eviction_is_reevaluated() -> None:
     world = crowded(*FULL)
     newcomer = running("rival", "6-7", priority=15)
 
@@ -58,7 +58,7 @@ async def test_for_a_pod_that_is_gone_no_pod_is_evicted() -> None:
     ],
     ids=["bound", "deleting", "gated", "finished"],
 )
-async def test_for_a_pod_that_waits_no_longer_by_the_answer_to_its_nomination_no_pod_is_evicted(seen: Pod) -> None:
+async def test_a_pod_that_no_longer_waits_evicts_no_pod(seen: Pod) -> None:
     world = crowded(*FULL)
     world.waits(important("pod"))
     await world.settle()
@@ -68,7 +68,7 @@ async def test_for_a_pod_that_waits_no_longer_by_the_answer_to_its_nomination_no
     assert not world.engine.cache.nodes["node"].nominees
 
 
-async def test_for_a_pod_whose_nomination_the_server_refuses_as_it_is_bound_no_pod_is_evicted() -> None:
+async def test_a_rejected_nomination_of_a_bound_pod_evicts_no_pod() -> None:
     world = crowded(*FULL)
     world.waits(important("pod"))
     await world.settle()
@@ -78,7 +78,7 @@ async def test_for_a_pod_whose_nomination_the_server_refuses_as_it_is_bound_no_p
     assert not world.engine.cache.nodes["node"].nominees
 
 
-async def test_for_a_pod_that_is_bound_while_it_is_nominated_no_pod_is_evicted() -> None:
+async def test_a_pod_bound_during_its_nomination_evicts_no_pod() -> None:
     world = crowded(*FULL)
     world.waits(important("pod"))
     await world.settle()
@@ -121,7 +121,7 @@ async def test_a_missing_right_is_said_by_its_rule() -> None:
     assert ("pod", "FailedScheduling", "koord-numa lacks the permission to create pods/eviction") in world.diary.events
 
 
-async def test_a_node_that_is_locked_while_the_plan_is_made_is_left_alone() -> None:
+async def test_a_node_locked_during_planning_is_left_alone() -> None:
     world = crowded(*FULL)
     world.server.fail = once("nominate pod", lambda: world.engine.lock_node("node", "RebindResource repack"))
     world.waits(important("pod"))

@@ -75,7 +75,7 @@ async def test_victims_without_a_budget_are_evicted_together(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("changes", [False, True])
-async def test_victims_are_chosen_again_only_on_a_node_that_has_changed(
+async def test_victims_are_selected_again_only_on_a_changed_node(
     changes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, asked = crowded(*FULL), list[str]()
@@ -139,7 +139,7 @@ async def test_a_failed_bind_on_the_freed_node_is_waited_out() -> None:
     assert world.nodes_of()["pod"] == "node"
 
 
-async def test_the_next_pod_of_a_class_does_not_wait_for_one_that_is_gone() -> None:
+async def test_the_next_pod_of_a_class_does_not_wait_for_a_gone_pod() -> None:
     """What keeps room from being made for one pod makes the others of its class wait for its next attempt."""
     world = crowded(*FULL)
     world.server.fail = raise_once(Unavailable("a disruption budget forbids it now"), at="evict c")
@@ -153,7 +153,7 @@ async def test_the_next_pod_of_a_class_does_not_wait_for_one_that_is_gone() -> N
     assert "nominate third node" in wrote(world)
 
 
-async def test_a_pod_whose_bind_is_confirmed_while_its_node_is_looked_at_can_be_evicted_soon(
+async def test_a_pod_confirmed_during_evaluation_can_be_evicted_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It was no victim when the node was tried out, and its bind is no open question any more when nothing is found to help."""
@@ -214,7 +214,7 @@ async def test_a_bug_beside_the_loop_stops_the_engine_loudly(monkeypatch: pytest
         await asyncio.wait_for(world.engine.run(), PATIENCE)
 
 
-async def test_an_exception_about_one_pod_while_room_is_made_costs_that_pod_only(
+async def test_an_exception_in_preemption_affects_only_its_pod(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = crowded(running("a", "0-3"), running("b", "4-7"))

@@ -85,7 +85,7 @@ async def test_a_plan_waits_for_a_node_that_is_being_freed() -> None:
     ]
 
 
-async def test_plans_whose_victims_a_budget_covers_are_carried_out_one_after_the_other() -> None:
+async def test_plans_with_budgets_are_executed_one_after_the_other() -> None:
     world, _ = full(2, large("first"), large("second", created=1.0))
     world.engine.handlers.budgets.observe("ADDED", DisruptionBudget("default", "all", LabelSelector(), allowed=2))
     slow = SlowEvictions(world)
@@ -126,7 +126,7 @@ async def test_what_is_under_way_ends_with_the_engine() -> None:
     assert world.engine.metrics.preemptions == {}
 
 
-async def test_an_exception_about_a_pod_while_its_node_is_freed_costs_that_pod_only() -> None:
+async def test_an_exception_about_a_pod_during_preemption_is_isolated() -> None:
     world, _ = full(2, large("bad"), large("good", created=1.0))
 
     def explode(call: str) -> None:

@@ -55,7 +55,7 @@ def kubelet_node(published: NodeResourceTopology) -> World:
 EVICTED = ["nominate pod node", "evict low"]
 
 
-async def test_the_pod_waits_until_the_topology_shows_what_has_become_free() -> None:
+async def test_the_pod_waits_until_the_topology_shows_the_free_room() -> None:
     world = kubelet_node(topology(4, 4))
     world.waits(ranked("pod", 10))
     assert await make_room(world) == EVICTED
@@ -67,7 +67,7 @@ async def test_the_pod_waits_until_the_topology_shows_what_has_become_free() -> 
     assert await make_room(world) == [*EVICTED, "bind pod node"]
 
 
-async def test_a_topology_that_is_never_published_again_is_not_waited_for_for_ever() -> None:
+async def test_a_topology_that_is_never_published_is_not_awaited() -> None:
     world = kubelet_node(topology(4, 4))
     world.waits(ranked("pod", 10))
     await make_room(world)
@@ -95,7 +95,7 @@ async def test_a_topology_that_still_shows_too_little_ends_the_wait() -> None:
     assert calls[len(EVICTED)] == "nominate pod "
 
 
-async def test_a_topology_from_after_the_departure_that_comes_before_its_news_is_the_one_that_counts() -> None:
+async def test_a_topology_from_after_the_departure_counts() -> None:
     """No other would come, and three minutes later the node would be taken for one whose topology does not follow."""
     world = kubelet_node(topology(4, 4, pods=("low", "mid")))
     world.waits(ranked("pod", 10))
@@ -120,7 +120,7 @@ async def test_a_topology_of_other_pods_evicts_no_pod(pods: tuple[str, ...], *, 
     assert (await make_room(world) == EVICTED) == evicted
 
 
-async def test_room_is_made_as_soon_as_a_topology_of_the_pods_known_comes() -> None:
+async def test_room_is_made_when_a_topology_of_the_known_pods_arrives() -> None:
     """The node is as full as before, so that nothing else would have the pod looked at again."""
     world = kubelet_node(topology(4, 4, pods=("low", "mid", "foreign")))
     world.waits(ranked("pod", 10))
@@ -131,7 +131,7 @@ async def test_room_is_made_as_soon_as_a_topology_of_the_pods_known_comes() -> N
     assert await make_room(world) == EVICTED
 
 
-async def test_a_pod_that_the_topology_does_not_show_yet_may_be_missing_from_it() -> None:
+async def test_a_pod_missing_in_the_topology_may_be_missing_from_it() -> None:
     world = kubelet_node(topology(4, 0, pods=("low",)))
     fresh = replace(running("mid", 1, 2), started=False)
     world.engine.handlers.bound_pods.observe("DELETED", fresh)

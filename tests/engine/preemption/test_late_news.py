@@ -44,7 +44,7 @@ async def test_room_is_made_soon_after_all_news_has_come(actions: tuple[str, ...
     assert waits == []
 
 
-async def test_a_pod_that_got_another_place_than_foreseen_is_evicted_where_it_is() -> None:
+async def test_a_pod_placed_elsewhere_than_predicted_is_evicted_there() -> None:
     """Another one had ended before it reached its kubelet, which then had room for it on NUMA node 0."""
     life = KubeletLife()
     for name in LOWS:

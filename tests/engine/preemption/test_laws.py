@@ -122,7 +122,7 @@ CONFIRMED_LATER = [
 @example(OVERTAKEN)
 @example(LEFT_OVER)
 @example(CONFIRMED_LATER)
-def test_in_the_end_nothing_is_kept_and_no_pod_waits_that_preemption_could_help(
+def test_finally_nothing_is_kept_and_preemption_helps_no_pod(
     events: list[tuple[int, int, bool]],
 ) -> None:
     history = asyncio.run(lived(events))

@@ -32,7 +32,7 @@ async def test_a_pod_does_not_wait_for_a_node_that_will_not_take_it(event: str) 
     assert wrote(world)[2:] == ["nominate pod ", "nominate pod node", "evict c", "evict d"]
 
 
-async def test_a_pod_goes_on_waiting_for_a_node_that_changes_and_would_take_it() -> None:
+async def test_a_pod_waits_for_a_changing_node_that_would_fit() -> None:
     world = crowded(*FULL, running("e", "0-7", "other", priority=5), nodes=("node", "other"))
     world.waits(important("pod"))
     before = await make_room(world)
@@ -55,7 +55,7 @@ async def test_room_that_is_being_freed_is_kept(priority: int) -> None:
     assert (world.nodes_of()["pod"], world.nodes_of()["greedy"]) == ("node", "")
 
 
-async def test_a_higher_priority_displaces_a_nomination_before_another_eviction() -> None:
+async def test_a_higher_priority_displaces_a_nomination_first() -> None:
     world = crowded(*FULL)
     world.waits(important("pod"))
     await make_room(world)
@@ -104,7 +104,7 @@ async def test_room_is_given_back_when_its_pod_goes() -> None:
     assert world.ledgers() == before
 
 
-async def test_a_later_nomination_of_equal_priority_takes_no_room_from_an_earlier_one() -> None:
+async def test_a_later_nomination_of_equal_priority_takes_no_room() -> None:
     world = crowded(*FULL)
     world.waits(important("first"))
     await make_room(world)
@@ -116,7 +116,7 @@ async def test_a_later_nomination_of_equal_priority_takes_no_room_from_an_earlie
     assert "nominate first " not in wrote(world)
 
 
-async def test_no_one_else_is_evicted_for_a_pod_whose_node_is_free_and_that_is_tried_next() -> None:
+async def test_no_pod_is_evicted_for_a_pod_tried_next_on_a_free_node() -> None:
     there = [
         running(f"{name}-{node}", cpus, node)
         for node in ("node", "other")

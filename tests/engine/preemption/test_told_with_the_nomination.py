@@ -38,7 +38,7 @@ def requests_about(world: World, name: str) -> list[str]:
     return ["freed" if "is being freed" in call else call.partition(":")[0] for call in said]
 
 
-async def test_a_pod_is_told_once_why_it_waits_and_which_node_is_freed_for_it() -> None:
+async def test_a_pod_gets_one_event_with_the_node_being_freed() -> None:
     names = ("node-0", "node-1", "node-2")
     world = crowded(*(running(f"on-{name}", "0-7", name) for name in names), nodes=names)
     async with conditions_written(world):
@@ -87,7 +87,7 @@ async def test_a_pod_that_may_not_preempt_is_told_at_once() -> None:
     assert requests_about(world, "pod") == ["condition pod"]
 
 
-async def test_a_nomination_that_fails_leaves_the_condition_to_be_written() -> None:
+async def test_a_failed_nomination_leaves_the_condition_to_write() -> None:
     world = crowded(*FULL)
     world.server.fail = raise_once(Unavailable("overload"), at="nominate pod")
     async with conditions_written(world):

@@ -73,7 +73,7 @@ def crowded(there: Sequence[tuple[Pod, int, int]] = FULL) -> World:
     return world
 
 
-async def test_a_bare_pod_that_evictions_make_independent_of_the_options_is_made_room_for() -> None:
+async def test_evictions_make_room_for_a_bare_pod_on_known_options() -> None:
     world = crowded()
     world.waits(ranked("pod", 10, 2))
     assert await make_room(world) == ["nominate pod node", "evict low"]

@@ -28,7 +28,7 @@ def with_volume(*pods: Pod) -> World:
     return world
 
 
-async def test_its_user_is_evicted_and_the_pod_goes_there_when_it_has_left() -> None:
+async def test_its_user_is_evicted_and_the_pod_takes_its_place() -> None:
     world = with_volume(using(running("user", "0-1")), running("other", "4-5"))
     world.waits(using(important("pod", cpu=1)))
     await make_room(world)

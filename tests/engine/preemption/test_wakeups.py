@@ -26,7 +26,7 @@ async def test_room_that_an_eviction_has_just_made_is_used() -> None:
     assert await outcome(4987) is None
 
 
-async def test_room_is_tried_again_before_it_is_given_to_lower_priority() -> None:
+async def test_room_is_retried_before_it_goes_to_lower_priority() -> None:
     """No topology follows the evictions, and another scheduler's pod takes a part of the room."""
     life = KubeletLife()
     for name in LOWS:

@@ -41,7 +41,7 @@ async def serve(world: World) -> None:
     [replace(NODE, taints=(Taint("dedicated", TaintEffect.NO_SCHEDULE, "others"),)), replace(NODE, unschedulable=True)],
     ids=("taint", "cordon"),
 )
-async def test_room_is_made_on_a_full_node_as_soon_as_it_admits_the_pod(closed: Node) -> None:
+async def test_a_full_node_is_freed_as_soon_as_it_admits_the_pod(closed: Node) -> None:
     world = full_world(closed)
     world.waits(important("pod", cpu=4000))
     await serve(world)
@@ -68,7 +68,7 @@ async def test_room_is_made_on_a_full_node_after_its_rebind(*, is_decided: bool)
     assert "evict low" in world.server.calls
 
 
-async def test_room_is_made_after_a_kubelets_refusal_that_came_between_the_decision_and_the_plan() -> None:
+async def test_room_is_made_after_a_kubelet_rejection_during_planning() -> None:
     world = full_world()
     refused = replace(important("refused", cpu=4000), node="node", phase="Failed", reason="OutOfcpu")
     world.waits(important("pod", cpu=4000))
@@ -82,7 +82,7 @@ async def test_room_is_made_after_a_kubelets_refusal_that_came_between_the_decis
     assert "evict low" in world.server.calls
 
 
-async def test_a_pod_that_met_a_long_line_of_binds_is_told_and_served_when_the_node_is_full_afterwards() -> None:
+async def test_a_pod_that_met_many_binds_is_served_on_a_full_node() -> None:
     world = full_world()
     world.engine.cache.set_bind_line("node", True)
     world.waits(important("pod", cpu=4000))

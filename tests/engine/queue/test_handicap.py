@@ -33,7 +33,7 @@ def order_of(world: World) -> list[str]:
     return found
 
 
-def test_an_ordinary_pod_goes_before_200_large_ones_that_came_earlier() -> None:
+def test_an_ordinary_pod_precedes_200_earlier_large_pods() -> None:
     world = make_world(make_node("node"))
     world.waits(*(large_pod(f"large-{number}", 100) for number in range(200)), make_pod("innocent", cpu=20))
     order = order_of(world)

@@ -55,13 +55,13 @@ def park(queue: SchedulingQueue, waiting: PendingPod, *reasons: Reason, now: flo
     queue.park(waiting, refusal(*reasons), now)
 
 
-def test_higher_priority_first_then_in_the_order_of_queueing_across_classes() -> None:
+def test_queue_order_is_priority_then_time_across_classes() -> None:
     queue = new_queue()
     add(queue, pod("a"), pod("b", cpu=2000), pod("c"), pod("d", cpu=3000), pod("urgent", priority=10))
     assert drain(queue) == ["urgent", "a", "b", "c", "d"]
 
 
-def test_a_class_that_fits_nowhere_parks_as_a_whole_and_newcomers_learn_why() -> None:
+def test_a_class_parks_as_a_whole_and_new_pods_get_the_reason() -> None:
     queue = new_queue()
     first, second, late = pod("first"), pod("second"), pod("late")
     add(queue, first, second)
@@ -96,7 +96,7 @@ def test_freed_capacity_wakes_only_those_small_enough_for_it() -> None:
     assert drain(queue, now=1) == ["cpu-4000"]
 
 
-def test_ten_thousand_parked_pods_of_one_class_cost_one_try_an_event() -> None:
+def test_ten_thousand_pods_of_a_class_cost_one_try_per_event() -> None:
     queue = new_queue()
     pods = [pod(f"pod-{i:05}") for i in range(10_000)]
     add(queue, *pods)
@@ -109,7 +109,7 @@ def test_ten_thousand_parked_pods_of_one_class_cost_one_try_an_event() -> None:
     assert queue.numbers() == QueueNumbers(active=0, backoff=0, unschedulable=10_000)
 
 
-def test_a_class_that_keeps_failing_pauses_longer_and_starts_anew_once_placed() -> None:
+def test_a_failing_class_backs_off_until_it_is_placed() -> None:
     queue = new_queue()
     waiting = pod("waiting")
     park(queue, waiting, Reason.RESOURCES, now=0)
@@ -126,7 +126,7 @@ def test_a_class_that_keeps_failing_pauses_longer_and_starts_anew_once_placed() 
     assert queue.next_due(3.0) == 4.0
 
 
-def test_parked_pods_are_tried_again_after_a_while_whatever_happened() -> None:
+def test_parked_pods_are_retried_after_a_while() -> None:
     queue = new_queue(retry=300)
     waiting = pod("waiting")
     park(queue, waiting, Reason.TAINT, now=0)

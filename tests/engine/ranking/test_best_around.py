@@ -52,7 +52,7 @@ def zones(*names: str) -> World:
     return make_world(*(make_node(f"node-{name}", labels={"zone": name}) for name in names))
 
 
-async def test_a_placed_pods_anti_affinity_keeps_others_away_though_they_ask_for_nothing() -> None:
+async def test_anti_affinity_of_placed_pods_repels_pods_without_terms() -> None:
     world = zones("a", "b")
     world.engine.handlers.bound_pods.observe(None, bound(demanding("lonely", anti_affinity=(near("web"),)), "node-a"))
     world.waits(demanding("web", "web"), demanding("other", "db"))
@@ -60,7 +60,7 @@ async def test_a_placed_pods_anti_affinity_keeps_others_away_though_they_ask_for
     assert world.nodes_of() == {"web": "node-b", "other": "node-a"}
 
 
-async def test_waiting_pods_change_class_when_a_term_that_picks_them_comes() -> None:
+async def test_waiting_pods_change_class_with_a_new_matching_term() -> None:
     world = zones("a")
     world.lease.held = False
     world.waits(demanding("web", "web"))
@@ -221,7 +221,7 @@ def test_the_index_of_placed_pods_forgets_everything() -> None:
     assert (index, bool(index._term_index)) == (PodIndex(), False)
 
 
-def test_labels_that_no_own_selector_names_make_no_class_of_their_own() -> None:
+def test_unselected_labels_make_no_separate_class() -> None:
     classes = make_world(make_node("node")).engine.classes
     far = Constraints(
         anti_affinity=(near("web"),), spread=(SpreadConstraint("zone", 1, hard=True, selector=app("web")),)
@@ -237,7 +237,7 @@ def test_labels_that_no_own_selector_names_make_no_class_of_their_own() -> None:
     assert classes.of(member(0, "web")) is not classes.of(member(0, "db"))
 
 
-async def test_what_a_nominated_pod_forbids_holds_on_the_node_that_is_kept_for_it() -> None:
+async def test_anti_affinity_of_a_nominated_pod_holds_on_its_node() -> None:
     world = zones("a", "b")
     nominee = replace(demanding("lonely", anti_affinity=(near("web"),)), nominated="node-a", scheduler="other")
     world.engine.handlers.nominated_pods.observe(None, nominee)

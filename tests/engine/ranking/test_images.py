@@ -47,7 +47,7 @@ async def test_a_pod_goes_where_its_image_is(weight: int, expected: str) -> None
     assert world.nodes_of()["pod"] == expected
 
 
-async def test_pods_that_ask_for_the_same_share_a_class_whatever_they_run() -> None:
+async def test_pods_with_equal_requests_share_a_class() -> None:
     world = make_world(make_node("n0"), make_node("n1", images=CUDA))
     classes = world.engine.classes
     assert classes.of(make_pod("one", images=("cuda:12",))) is classes.of(make_pod("two", images=("tiny:1",)))
@@ -58,7 +58,7 @@ async def test_pods_that_ask_for_the_same_share_a_class_whatever_they_run() -> N
     assert world.nodes_of() == {"one": "n1", "two": "n1"}  # the second one fills the node
 
 
-async def test_an_image_that_was_pulled_counts_and_wakes_no_pod_that_fits_nowhere() -> None:
+async def test_a_pulled_image_counts_and_wakes_no_hopeless_pod() -> None:
     world = make_world(make_node("n0"), make_node("n1"))
     world.waits(make_pod("huge", cpu=64000))
     await world.settle()

@@ -173,7 +173,7 @@ def test_few_nodes_are_evaluated_in_a_turn(make: Callable[[str, int], Pod], monk
 
 
 @pytest.mark.parametrize("make", [with_terms, with_node_terms, with_spread, with_containers])
-async def test_an_innocent_pod_waits_for_few_turns_beside_200_large_ones(
+async def test_an_ordinary_pod_waits_few_turns_beside_200_large_pods(
     make: Callable[[str, int], Pod], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_ranking, "TURN_STEPS", 1000)

@@ -183,7 +183,7 @@ def _changed(columns: NodeTable, _event: ClusterEvent | None, record: NodeInfo, 
     columns.changed(record)
 
 
-def test_equal_nodes_are_taken_in_the_order_of_their_names_whenever_they_came() -> None:
+def test_equal_nodes_are_ordered_by_name_not_by_arrival() -> None:
     orders = [["b", "a", "c"], ["c", "b", "a"], ["a", "b", "c"]]
     chosen = []
     for order in orders:
@@ -255,7 +255,7 @@ def kubelets_view(state: Cache) -> KubeletView:
     return seen.offer
 
 
-def test_a_pod_that_starts_shows_at_once_what_it_proves_of_the_kubelet() -> None:
+def test_a_started_pod_proves_options_of_the_kubelet() -> None:
     changes: list[str] = []
     state = Cache(lambda _event, record, _pod: changes.append(record.name))
     state.observe_node(None, Node("n", labels={"kubernetes.io/arch": "amd64"}, allocatable={"cpu": 16000, "pods": 9}))

@@ -13,7 +13,7 @@ def no(text: str) -> Rejection:
     return Rejection(Reason.TAINT, text, resolvable=False)
 
 
-def test_sentences_that_no_node_says_any_more_are_forgotten_and_the_others_stay() -> None:
+def test_unused_rejection_texts_are_dropped_others_stay() -> None:
     dice, rows = Random(1), 100
     table = RejectionTable()
     table.resize(rows)
@@ -33,7 +33,7 @@ def test_sentences_that_no_node_says_any_more_are_forgotten_and_the_others_stay(
             assert len(table._words) == len(table._code_of) <= 2 * rows + SPARE
 
 
-def test_refusals_of_all_remembered_classes_on_5000_nodes_take_bounded_memory() -> None:
+def test_rejections_of_all_classes_on_5000_nodes_are_bounded() -> None:
     """Eight bytes a node and class, and one sentence a distinct refusal: 10 MiB with as many classes as are remembered."""
     table = RejectionTable()
     table.resize(NODES)

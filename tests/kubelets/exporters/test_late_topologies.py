@@ -75,7 +75,7 @@ def test_a_departed_pod_tells_not_where_another_of_its_name_is(exporter: Exporte
 
 
 @pytest.mark.parametrize("another_comes", [True, False])
-def test_after_some_minutes_a_topology_shows_the_pod_that_has_the_name(another_comes: bool) -> None:
+def test_after_minutes_a_topology_shows_the_current_namesake(another_comes: bool) -> None:
     """Should the next one say the same it is none that comes."""
     one = life(Exporter.RTE)
     one.settle()

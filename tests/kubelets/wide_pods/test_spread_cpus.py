@@ -39,7 +39,7 @@ def numa_nodes(one: NodeLife) -> list[set[int]]:
     return [{cpu.id for cpu in machine.cpus if cpu.numa == numa} for numa in machine.numa_ids]
 
 
-def test_a_wide_pod_before_which_another_left_is_on_other_numa_nodes() -> None:
+def test_a_wide_pod_after_a_departure_is_on_other_numa_nodes() -> None:
     """The pod of 7 is foreseen on NUMA nodes 2 and 3 and goes to 0 and 1, so that 8 CPUs are free on no two NUMA nodes."""
     one = life(Shape(4, 1, 4, 1, 16 * GIB), reserved=(15,))
     one.place(pod(6))
@@ -56,7 +56,7 @@ def test_a_wide_pod_before_which_another_left_is_on_other_numa_nodes() -> None:
     assert isinstance(one.ask(pod(7)), Placement)
 
 
-def test_a_pod_that_only_shares_of_an_option_speak_against_explores_it() -> None:
+def test_a_pod_against_partial_evidence_explores_the_option() -> None:
     """A pod of 12 leaves 6 CPUs of one of two NUMA nodes, or 2 and 4 if the option is on, which is not published."""
     one = life(Shape(2, 1, 10, 1, 16 * GIB), reserved=(0,), hidden=True)
     for count in (1, 12):  # the first one shows that cores may be split

@@ -28,7 +28,7 @@ def pod(app: int, init: int = 0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("policy", [KubeletPolicy.RESTRICTED, KubeletPolicy.BEST_EFFORT])
-def test_a_pod_may_have_left_the_numa_nodes_that_are_too_small_for_init_containers(policy: KubeletPolicy) -> None:
+def test_a_pod_may_have_left_too_small_numa_nodes(policy: KubeletPolicy) -> None:
     one = life(policy)
     one.place({"containers": [container("app", 1, 1)]})
     one.settle()

@@ -62,7 +62,7 @@ def test_a_watch_takes_the_largest_pods() -> None:
     assert asyncio.run(watched(1_500_000)) == ["LIST", "ADDED"]
 
 
-def test_a_line_beyond_the_buffer_is_an_error_that_the_agent_survives() -> None:
+def test_a_line_beyond_the_buffer_is_a_survived_error() -> None:
     with pytest.raises(NodeApiError, match="watch"):
         asyncio.run(watched(3 * READ_BUFFER))
 

@@ -87,7 +87,7 @@ def test_subscriptions_see_what_is_there_and_what_comes() -> None:
     assert seen == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
 
 
-def test_callbacks_may_write_and_all_subscribers_see_the_same_order() -> None:
+def test_callbacks_may_write_and_subscribers_share_the_order() -> None:
     server = ApiServer()
     orders: list[list[str]] = [[], []]
 
@@ -155,7 +155,7 @@ async def test_a_restart_keeps_port_and_objects() -> None:
         assert (await Api(session).get(f"{CONFIGMAPS}/c")).status == 200
 
 
-async def test_a_suspended_server_keeps_its_port_and_refuses_connections(server: ApiServer) -> None:
+async def test_a_suspended_server_refuses_connections_on_its_port(server: ApiServer) -> None:
     server.store.create(configmap())
     await server.suspend()
     with socket.socket() as other, pytest.raises(OSError, match="in use"):

@@ -120,7 +120,7 @@ def test_what_is_held_once_is_no_clash(held: Sequence[tuple[PodKey, AgentAllocat
     assert of_node(*held).double_holds() == []
 
 
-def test_only_what_is_held_at_the_same_moment_on_the_same_node_clashes() -> None:
+def test_only_simultaneous_holds_on_one_node_conflict() -> None:
     history = of_node((ONE, claim(GPU, 2, SECOND)))
     history.stocks["m"] = STOCK
     history.hold("m", TWO, claim(GPU, 2, SECOND))
@@ -140,9 +140,7 @@ def test_who_holds_what_at_the_end() -> None:
     assert history.holders() == {"n": {ONE: CpuSet.parse("0-1")}}
 
 
-def test_scheduler_owned_nodes_log_what_the_annotation_says_and_the_rest_as_from_anywhere(
-    store: DirectStore, rack_of: MakeRack
-) -> None:
+def test_scheduler_owned_nodes_log_annotations_and_other_amounts(store: DirectStore, rack_of: MakeRack) -> None:
     rack = rack_of([NodeDescription("n", SHAPE.build())])
     limits = {"cpu": "2", "memory": "1Gi", GPU: "2", HUGE: "1Gi", SMALL: "4Mi"}
     pod = create(store, "p", limits)

@@ -203,7 +203,7 @@ def test_a_full_node_answers_like_a_kubelet(store: DirectStore, rack_of: MakeRac
     assert (len(rack.refusals), rack.violations) == (1, [])
 
 
-def test_amplified_cpus_are_shared_amplified_and_owned_as_they_are(store: DirectStore, rack_of: MakeRack) -> None:
+def test_amplified_cpus_are_shared_amplified_and_held_exactly(store: DirectStore, rack_of: MakeRack) -> None:
     rack = rack_of([node(amplification={"cpu": 2.0})])
     one = create(store, "shared", {"cpu": "6"})
     bind(store, one, "n", {"numaNodeResources": numa((0, {"cpu": "6"}))})  # of 4 CPUs that count as 8

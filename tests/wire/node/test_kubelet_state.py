@@ -177,7 +177,7 @@ def test_an_unknown_field_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("options", [None, {}])
-def test_a_static_policy_with_unknown_options_counts_as_unpublished(options: dict[str, bool] | None) -> None:
+def test_a_static_policy_with_unknown_options_is_unpublished(options: dict[str, bool] | None) -> None:
     """Options that are not known must not count as off."""
     text = kubelet_state_text(KubeletCheckpoint(read_at=1.0, cpu_policy="static", cpu_options=options))
     attributes = [{"name": "cpuManagerPolicy", "value": "static"}]

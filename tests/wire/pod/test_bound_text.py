@@ -99,7 +99,7 @@ def at_version(obj: Object, version: str) -> UnreadObject:
     return UnreadObject(text_of(changed(obj, "metadata resourceVersion", version)))
 
 
-def test_of_all_pods_with_the_same_request_one_is_read_as_a_whole(whole: list[str]) -> None:
+def test_one_of_the_pods_with_equal_requests_is_fully_parsed(whole: list[str]) -> None:
     first = changed(BOUND, "spec priority", 4711)
     for number in range(3):
         other = changed(changed(first, "metadata name", f"web-{number}"), "metadata uid", f"uid-{number}")

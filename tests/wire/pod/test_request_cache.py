@@ -38,7 +38,7 @@ def test_a_problem_is_told_every_time() -> None:
     assert parse_pod(broken).problem == parse_pod(broken).problem != ""
 
 
-def test_a_bind_changes_the_node_and_nothing_else_that_was_asked_for() -> None:
+def test_a_bind_changes_nothing_but_the_node() -> None:
     """A pod that is seen bound after it was seen waiting reads as one that is seen for the first time."""
     waiting = labelled(POD, "app", "seen-waiting")
     bound = changed(waiting, "spec nodeName", "worker-7")
@@ -49,7 +49,7 @@ def test_a_bind_changes_the_node_and_nothing_else_that_was_asked_for() -> None:
     assert parse_pod(bound).request is again.request
 
 
-def test_pods_that_were_seen_bound_first_tell_those_that_wait_nothing_of_their_node() -> None:
+def test_pods_seen_bound_first_do_not_delay_waiting_pods() -> None:
     bound = changed(labelled(POD, "app", "seen-bound"), "spec nodeName", "worker-7")
     waiting = labelled(POD, "app", "seen-bound")
     assert parse_pod(bound).request.constraints.node_name == "worker-7"
@@ -95,6 +95,6 @@ def test_volumes_that_matter_set_pods_of_a_workload_apart(one: Object, other: Ob
 
 
 @pytest.mark.parametrize("volume", [{"emptyDir": {}}, {"name": 7, "emptyDir": {}}, 5], ids=str)
-def test_a_malformed_volume_is_a_problem_also_where_a_sound_one_was_seen(volume: Any) -> None:
+def test_a_malformed_volume_is_a_problem_beside_a_valid_one(volume: Any) -> None:
     assert parse_pod(of_workload("sound")).problem == ""
     assert parse_pod(of_workload("broken", volume)).problem != ""

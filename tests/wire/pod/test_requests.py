@@ -75,9 +75,7 @@ def test_an_unknown_class_is_refused_and_not_ignored(key: str, word: str) -> Non
         ("LSR", "koord-batch", "an LSR pod of the band koord-batch has no exclusive CPUs"),
     ],
 )
-def test_a_required_bind_policy_is_refused_where_the_class_has_no_cpus(
-    policy: str, qos: str, band: str, why: str
-) -> None:
+def test_a_required_bind_policy_of_a_class_without_cpus_fails(policy: str, qos: str, band: str, why: str) -> None:
     obj = labelled(labelled(POD, "koordinator.sh/qosClass", qos), "koordinator.sh/priority-class", band)
     required = annotated(obj, SPEC, f'{{"requiredCPUBindPolicy":"{policy}"}}')
     problem = parse_pod(required).problem

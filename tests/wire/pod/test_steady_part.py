@@ -141,7 +141,7 @@ def test_a_policy_that_a_bind_fills_in_is_read_once_a_class(heads: list[str]) ->
     assert {pod.spec_text for pod in found if pod.node} == {filled}
 
 
-def test_pods_that_run_already_when_they_are_first_seen_are_not_remembered(heads: list[str]) -> None:
+def test_pods_running_when_first_observed_are_not_recorded(heads: list[str]) -> None:
     running = changed(changed(POD, "spec nodeName", "worker-1"), "status", {"phase": "Running", "conditions": READY})
     parse_pod(running)
     assert len(pod_cache._PARTS) == 0

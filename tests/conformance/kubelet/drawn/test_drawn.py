@@ -41,7 +41,7 @@ def drawn(file: Path) -> list[Case]:
 
 
 @each_file("kubelet-churn")
-def test_a_drawn_sequence_is_what_the_kubelet_and_the_exporter_did(file: Path) -> None:
+def test_a_drawn_sequence_equals_kubelet_and_exporter(file: Path) -> None:
     recorded = [*cases(file)]
     for seed, case in enumerate(drawn(file)):
         assert case == drawn_sequence(seed, recorded)
@@ -65,7 +65,7 @@ def test_the_kubelet_keeps_what_is_placed_in_drawn_sequences(file: Path) -> None
 
 
 @each_file("kubelet-churn")
-def test_the_command_writes_sequences_that_are_judged_as_recorded_ones(
+def test_written_sequences_are_evaluated_as_recorded_ones(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main([str(tmp_path / "more"), "1", "2"])

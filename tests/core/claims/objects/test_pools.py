@@ -43,13 +43,13 @@ def test_only_the_newest_generation_counts() -> None:
     assert devices_of(decide([old, new], [claim_object(ALL)])) == ["new"]
 
 
-def test_a_pool_whose_newest_generation_is_published_elsewhere_is_ignored() -> None:
+def test_a_pool_with_a_newer_generation_elsewhere_is_ignored() -> None:
     old = published("gpu", [device("old")], count=2)
     new = published("gpu", [device("new")], name="s-new", generation=2, nodeName="node-2")
     assert devices_of(decide([old, new], [claim_object(request("r", "gpu"))])) == ["cannot allocate all claims"]
 
 
-def test_a_malformed_slice_makes_its_own_pool_unusable_and_no_other() -> None:
+def test_a_malformed_slice_affects_only_its_pool() -> None:
     spec = {
         "driver": "gpu",
         "pool": {"name": "bad", "resourceSliceCount": 1},
@@ -65,7 +65,7 @@ def test_a_malformed_slice_makes_its_own_pool_unusable_and_no_other() -> None:
     ]
 
 
-def test_an_unreadable_attribute_costs_only_requests_that_read_it() -> None:
+def test_an_unreadable_attribute_affects_only_its_readers() -> None:
     broken = published("gpu", [device("x", attributes={"v": {"version": "x"}, "later": {"y": 1}})])
     assert devices_of(decide([broken], [claim_object(request("r", "gpu"))])) == ["x"]
     reads = claim_object(request("r", "gpu", selectors=[cel('device.attributes["gpu"].v.major() > 0')]))

@@ -97,7 +97,7 @@ def test_many_equal_devices_do_not_make_the_search_explode() -> None:
 
 
 @pytest.mark.parametrize(("count", "expected"), [(2, ["m", "m"]), (3, ["cannot allocate all claims"])])
-def test_a_shared_device_serves_requests_until_its_capacity_is_used(count: int, expected: list[str]) -> None:
+def test_a_shared_device_serves_requests_up_to_its_capacity(count: int, expected: list[str]) -> None:
     memory = published("mem", [device("m", capacity={"size": "8Gi"}, allowMultipleAllocations=True)])
     requests = [request(f"r{at}", "mem", capacity={"requests": {"size": "4Gi"}}) for at in range(count)]
     assert devices_of(decide([memory], [claim_object(*requests)])) == expected
@@ -142,7 +142,7 @@ MODEL = 'device.attributes["gpu"].model == "A"'
 
 @settings(deadline=None)
 @given(worlds())
-def test_one_claim_after_the_other_never_gives_a_device_or_amount_twice(world: dict[str, Any]) -> None:
+def test_sequential_claims_never_get_a_device_or_amount_twice(world: dict[str, Any]) -> None:
     usage = DeviceUsage()
     given_out: list[Allocation] = []
     for claim in world["claims"]:
@@ -224,7 +224,7 @@ def test_admin_access_shares_a_device_with_itself() -> None:
 
 @pytest.mark.parametrize("published_as", ["memory", "gpu/memory"])
 @pytest.mark.parametrize("requested_as", ["memory", "gpu/memory"])
-def test_capacities_are_known_with_and_without_the_domain_of_their_driver(published_as: str, requested_as: str) -> None:
+def test_capacities_match_with_and_without_the_driver_domain(published_as: str, requested_as: str) -> None:
     made = device("a", capacity={published_as: "4"}, allowMultipleAllocations=True)
     for amount, picked in (("3", ["a"]), ("5", NO)):
         asks = claim_object(request("r", "gpu", capacity={"requests": {requested_as: amount}}))

@@ -78,7 +78,7 @@ def refused(found: VolumePlan | Rejection) -> str:
     return found.message
 
 
-def test_the_smallest_volume_that_is_large_enough_and_reached_is_taken() -> None:
+def test_the_smallest_sufficient_accessible_volume_is_taken() -> None:
     volumes = [volume("large", 100), volume("small", 10), volume("tiny", 1), volume("far", 5, host="b")]
     assert bindings(plan(storage([claim("data")], volumes))) == {"data": "small"}
 
@@ -117,7 +117,7 @@ def test_a_selector_chooses_among_volumes() -> None:
     assert bindings(plan(storage([claim("data", selector=fast)], volumes))) == {"data": "quick"}
 
 
-def test_a_volume_that_is_pre_bound_to_the_claim_goes_before_a_smaller_one_and_is_no_other_nodes() -> None:
+def test_a_volume_pre_bound_to_the_claim_is_preferred() -> None:
     own = volume("own", 100, claim="default/data", available=False)
     assert bindings(plan(storage([claim("data")], [volume("small", 10), own]))) == {"data": "own"}
     elsewhere = replace(own, node_terms=(NodeTerm(labels=(Requirement("zone", Operator.IN, ("z1", "z2")),)),))
@@ -140,7 +140,7 @@ def test_a_class_makes_volumes_in_its_topologies_only() -> None:
     assert refused(plan(replace(known, classes={"made": there}))) == NO_VOLUME
 
 
-def test_published_capacity_must_be_enough_where_the_driver_publishes_it() -> None:
+def test_published_capacity_must_suffice_if_a_driver_has_it() -> None:
     everywhere, here = LabelSelector(), LabelSelector((Requirement("zone", Operator.IN, ("z1",)),))
     known = storage(
         [claim("data", 5, "made")], drivers={"csi.example.com": CsiDriver("csi.example.com", publishes_capacity=True)}
@@ -157,7 +157,7 @@ def test_published_capacity_must_be_enough_where_the_driver_publishes_it() -> No
     assert plan(silent) == VolumePlan(provisioned=(("default", "data"),))
 
 
-def test_a_claim_for_which_a_node_was_selected_waits_for_that_node() -> None:
+def test_a_claim_with_a_selected_node_waits_for_that_node() -> None:
     known = storage([claim("data", storage_class="made", selected_node="b")])
     assert refused(plan(known)) == NO_VOLUME
     assert plan(known, Node("b", labels={})) == VolumePlan(provisioned=(("default", "data"),))
@@ -165,7 +165,7 @@ def test_a_claim_for_which_a_node_was_selected_waits_for_that_node() -> None:
     assert plan(gone) == VolumePlan(provisioned=(("default", "data"),))
 
 
-def test_a_node_on_which_the_claim_was_not_bound_lately_is_passed_over() -> None:
+def test_a_node_where_the_claim_was_not_bound_is_skipped() -> None:
     known = storage([claim("data", storage_class="made")], failed={("default", "data"): frozenset({"a"})})
     assert refused(plan(known)) == NO_VOLUME
     assert isinstance(plan(known, Node("b")), VolumePlan)

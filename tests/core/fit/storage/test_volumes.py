@@ -72,7 +72,7 @@ def test_claims_that_stand_against_every_node(claim: PersistentVolumeClaim | Non
     assert (refusal.message, refusal.resolvable) == (message, False)
 
 
-def test_nothing_is_decided_before_volumes_are_known_unless_the_pod_has_none() -> None:
+def test_no_decision_before_volumes_are_known_for_pods_with_any() -> None:
     refusal = refuse_claims(REQUEST, Storage(known=False))
     assert refusal is not None
     assert refusal.message == "volumes are not known yet"

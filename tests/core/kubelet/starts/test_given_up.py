@@ -40,7 +40,7 @@ def _explained(*starts: Hypothesis, shortened: GivenUp) -> bool:
     return one.report([["uid"]], ON_THE_SECOND, lambda _: True, 10.0, certain=True) is not None
 
 
-def test_a_topology_tells_of_an_unlikely_option_where_all_states_are_there() -> None:
+def test_a_topology_shows_an_unlikely_option_among_all_states() -> None:
     assert _explained(_plain(), _by_socket(), shortened=GivenUp.NONE)
 
 
@@ -61,7 +61,7 @@ def test_it_does_where_likely_ones_are_left_that_it_contradicts() -> None:
     assert _explained(_plain(), _by_socket(), shortened=GivenUp.SOME)
 
 
-def test_unlikely_states_alone_do_not_answer_for_likely_ones_that_were_given_up() -> None:
+def test_unlikely_states_do_not_replace_dropped_likely_states() -> None:
     one = Belief([_by_socket()])
     one.arrive("uid", pod(app(4)), 0.0)
     one.started("uid", 1.0)
@@ -83,7 +83,7 @@ def test_likely_states_that_a_replay_finds_again_answer() -> None:
     assert any(not each.options for each in one.hypotheses)
 
 
-def test_likely_states_are_given_up_where_only_others_come_of_the_effort() -> None:
+def test_likely_states_are_given_up_if_only_others_result() -> None:
     both = [_plain(), _by_socket()]
     assert given_up(both, both[1:]) is GivenUp.LIKELY
     assert given_up(both, both[:1]) is GivenUp.SOME

@@ -38,7 +38,7 @@ def _held(one: Hypothesis) -> tuple[int, ...]:
     return cpus_by_numa(one.loose.get(SOMEONE, 0), one.state.node)
 
 
-def test_a_sidecar_before_an_init_container_may_be_on_another_numa_node() -> None:
+def test_a_sidecar_may_be_on_another_numa_node_than_init() -> None:
     """No later container has CPUs, so that nothing holds any beside those of the init container."""
     starts = used_starts(_frame(2, 0), {"a": pod(sidecar(2), init(3), app(0.5))}, {})
     assert [_held(one) for one in starts] == [(3, 3)]
@@ -50,7 +50,7 @@ def test_the_last_container_is_beside_what_init_containers_hold() -> None:
     assert [_held(one) for one in starts] == [(3, 0)]
 
 
-def test_a_pod_that_needs_two_numa_nodes_for_its_init_container_holds_cpus_on_either() -> None:
+def test_an_init_container_on_two_numa_nodes_holds_either() -> None:
     """One hint of the whole pod: its app may be on one of them alone."""
     starts = used_starts(_frame(2, 0, scope=KubeletScope.POD), {"a": pod(init(10), app(2))}, {})
     assert [_held(one) for one in starts] == [(6, 8)]

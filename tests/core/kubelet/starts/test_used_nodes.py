@@ -79,7 +79,7 @@ POLICIES = [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED, KubeletPol
 @pytest.mark.parametrize("scope", [KubeletScope.CONTAINER, KubeletScope.POD])
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", [*range(12), *PARTED, *CROWDED])
-def test_the_truth_is_among_the_states_that_a_used_node_begins_with(
+def test_the_truth_is_among_the_initial_states_of_a_used_node(
     seed: int, policy: KubeletPolicy, scope: KubeletScope
 ) -> None:
     """Also after pods have left, each of which may have been on any NUMA node with as much in use."""
@@ -128,7 +128,7 @@ def _free(belief: Belief) -> set[tuple[int, ...]]:
     return {cpus_by_numa(one.state.managers.cpus, one.state.node) for one in belief.hypotheses}
 
 
-def test_what_left_from_somewhere_stays_counted_until_it_matters_to_an_arrival() -> None:
+def test_an_unlocated_departure_counts_until_it_matters() -> None:
     """4 CPUs left NUMA node 0 or 1: a pod of 5 goes to 1 only if they left there, and to 0 only if they left there."""
     frame = _two(6, 5)
     starts = used_starts(frame, {"a": pod(app(4)), "b": pod(app(4)), "c": pod(app(3))}, {})
@@ -155,14 +155,14 @@ def test_use_that_the_pods_do_not_add_up_to_is_not_begun_with() -> None:
     assert not used_starts(_two(6, 0), {"a": pod(app(4))}, {})
 
 
-def test_cpus_of_init_containers_may_be_held_beside_cpus_of_their_pod() -> None:
+def test_cpus_of_init_containers_may_be_held_beside_the_pod() -> None:
     """The pod of 5 may hold 3 more where it is, which is not on the NUMA node that is empty."""
     starts = used_starts(_two(5, 0), {"a": pod(init(3), app(5))}, {})
     assert [cpus_by_numa(one.state.managers.cpus, one.state.node) for one in starts] == [(0, 8)]
     assert [cpus_by_numa(one.loose[SOMEONE], one.state.node) for one in starts] == [(3, 0)]
 
 
-def test_cpus_of_init_containers_are_held_where_no_other_container_has_any() -> None:
+def test_cpus_of_init_containers_are_held_without_app_cpus() -> None:
     """No topology shows the pod, which may be on either NUMA node: shared CPUs are not the init container's."""
     starts = used_starts(_two(5, 0), {"a": pod(app(5))}, {"b": pod(init(3), app(1.5))})
     assert [cpus_by_numa(one.state.managers.cpus, one.state.node) for one in starts] == [(0, 5)]
@@ -191,7 +191,7 @@ def test_memory_filled_up_leaves_open_where_a_block_reaches() -> None:
     assert [dict(each.groups) for each in found] == [{0: 1, 1: 2}, {0: 3, 1: 3}]
 
 
-def test_a_belief_that_gave_states_up_on_a_used_node_is_lost_until_it_begins_again() -> None:
+def test_a_belief_without_states_on_a_used_node_begins_again() -> None:
     starts = used_starts(_two(6, 0), {"a": pod(app(6))}, {})
     assert not Belief(starts, on_truncation=OnTruncation.WAIT).lost
     assert Belief(starts, overflow="too many", on_truncation=OnTruncation.WAIT).lost == "too many"

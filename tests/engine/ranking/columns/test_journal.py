@@ -5,7 +5,7 @@ from koord_numa.engine.ranking.node_numbers import Journal
 ROWS = 100
 
 
-def test_changes_are_told_in_their_order_until_they_are_too_long_ago() -> None:
+def test_changes_are_kept_in_order_up_to_a_limit() -> None:
     journal, written = Journal(), []
     told = []
     for number in range(20_000):

@@ -16,7 +16,7 @@ def columns_of(nodes: dict[int, Node]) -> LabelColumns:
     return LabelColumns(ROWS, lambda: iter(nodes.items()))
 
 
-def test_invented_keys_fill_no_memory_and_every_answer_stays_right() -> None:
+def test_invented_keys_use_no_memory_and_answers_stay_right() -> None:
     dice, nodes = Random(1), {row: Node(f"n{row}", labels={"zone": "ab"[row % 2]}) for row in range(ROWS)}
     columns, versions = columns_of(nodes), set()
     for number in range(3 * MOST_COLUMNS):

@@ -84,7 +84,7 @@ def test_rows_are_those_of_a_new_table(seed: int) -> None:
         _check(numbers, records)
 
 
-def test_a_pod_without_cpus_of_its_own_costs_a_kubelets_row_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_without_exclusive_cpus_costs_no_kubelet_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     record, table, written = NodeInfo("n"), NumaTable(NodeNumbers(1)), []
     topology = _topology("n", 2, 3000, CpuOwner.KUBELET)
     record.set_objects(Node("n", allocatable={"cpu": 8000, "memory": 1 << 34, "pods": 110}), topology)

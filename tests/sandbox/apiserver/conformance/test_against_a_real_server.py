@@ -14,7 +14,7 @@ async def created(api: Api, path: str, name: str, **more: object) -> Answer:
     return found
 
 
-async def test_strict_validation_refuses_unknown_fields_of_built_in_kinds(api: Api) -> None:
+async def test_strict_validation_rejects_unknown_fields(api: Api) -> None:
     answer = await api.post(f"{PODS}?fieldValidation=Strict", MISSPELLED)
     assert answer.reason == (400, "BadRequest")
     assert 'strict decoding error: unknown field "spec.nodeSelectr"' in answer.body["message"]

@@ -112,7 +112,7 @@ async def test_the_other_side_of_that_selector_sees_an_addition(api: Api) -> Non
         assert await watch.seen(2) == [("ADDED", "a"), ("MODIFIED", "a")]
 
 
-async def test_label_selectors_turn_changes_into_additions_and_deletions(api: Api) -> None:
+async def test_label_selectors_turn_changes_into_adds_and_deletes(api: Api) -> None:
     async with api.watch(CONFIGMAPS, labelSelector="on=yes") as watch:
         await api.create(CONFIGMAPS, configmap("a"))
         for labels in ({"on": "yes"}, {"on": "yes", "x": "y"}, {"on": "no"}, {"on": "maybe"}, {"on": "yes"}):
