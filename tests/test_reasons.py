@@ -47,8 +47,8 @@ from koord_numa.core.objects.volumes import CsiNode, NodeVolumes, PersistentVolu
 from koord_numa.core.scheduling.filters import evaluate, refuse_everywhere
 from koord_numa.core.scheduling.placement import place, place_devices
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
+from koord_numa.core.state.inventory import NodeSnapshot, candidate
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.containment import NodeBackoff

@@ -12,8 +12,7 @@ from statistics import mean, median
 from typing import Any, Final
 
 from bench.figure import Figure, NotMeasurableError
-from koord_numa.core.numa.hint_providers import Answer, Counted, HintRule
-from koord_numa.core.numa.hints import Hint, masks_of_size
+from koord_numa.core.numa.hints import Answer, Counted, Hint, HintRule, masks_of_size
 from koord_numa.core.numa.policies import admitted_affinity, decide_koordinator
 from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaPolicy
 from tests.conformance.koordinator import tm as koord_tm

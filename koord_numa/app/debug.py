@@ -11,9 +11,8 @@ from koord_numa.core.kubelet.view import KubeletView, known_of
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Rejection
-from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.inventory import Inventory, NodeSnapshot
 from koord_numa.core.state.ledger import Holding
-from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_free import largest_aligned, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.scheduler import Scheduler

@@ -14,13 +14,12 @@ from functools import partial
 from logging import getLogger
 from typing import Any, Final
 
-from koord_numa.core.claims.budget import SELECTOR_LIMITS
+from koord_numa.core.claims.pools import SELECTOR_LIMITS
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Unschedulable
 from koord_numa.engine.binding.binding_cycle import BindingCycle
-from koord_numa.engine.gangs.group_cycle import GroupCycle, Refusal
+from koord_numa.engine.gangs.group_cycle import GroupCycle, GroupStatuses, Refusal
 from koord_numa.engine.gangs.group_queue import GroupQueue
-from koord_numa.engine.gangs.group_status import GroupStatuses
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.metrics import RUNNERS_UP, Result
 from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass

@@ -15,7 +15,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.scheduling.filters import ScoredPlacement, choose
 from koord_numa.core.value_objects import ValueObject
-from koord_numa.engine.binding.assumed_pods import AssumedPods
+from koord_numa.engine.binding.assumed_pods import AssumedPods, ConflictingWriters
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
 from koord_numa.engine.cache.listers import NamespaceLister, VolumeLister, WorkloadLister
@@ -23,7 +23,6 @@ from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.late_check import Deallocation
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
-from koord_numa.engine.conflicting_writers import ConflictingWriters
 from koord_numa.engine.containment import NodeBackoff, Quarantine, Subject
 from koord_numa.engine.event_handlers import (
     BoundPodHandler,

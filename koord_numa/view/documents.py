@@ -25,9 +25,8 @@ from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, is_hugepages
-from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.inventory import Inventory, NodeSnapshot
 from koord_numa.core.state.ledger import Holding
-from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_free import NumaUsage, largest_aligned, largest_with_devices, node_free, rooms
 from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.cache.node_info import NodeInfo

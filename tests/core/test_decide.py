@@ -9,8 +9,8 @@ from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NodeScor
 from koord_numa.core.scheduling.filters import decide
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.scheduling.scorers import DEFAULT_WEIGHTS
+from koord_numa.core.state.inventory import NodeSnapshot, candidate
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
 from koord_numa.core.value_objects import replace
 from tests.core.allocation import nodes
 from tests.core.allocation.nodes import GI

@@ -19,9 +19,8 @@ from koord_numa.core.objects.vocabulary import ContainerKind, ScoringType
 from koord_numa.core.scheduling.filters import ScoredPlacement, answers, decide
 from koord_numa.core.scheduling.request import Profile, depends_on_other_pods, scheduling_request
 from koord_numa.core.scheduling.scorers import DEFAULT_WEIGHTS
-from koord_numa.core.state.inventory import inventory
+from koord_numa.core.state.inventory import NodeSnapshot, candidate, inventory
 from koord_numa.core.state.ledger import Holding, Ledger
-from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
 from koord_numa.core.value_objects import replace
 
 GIB = 1 << 30

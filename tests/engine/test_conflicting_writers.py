@@ -5,7 +5,7 @@ import pytest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import Assignment, Pod
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.conflicting_writers import FOREIGN_BIND, FOREIGN_STATUS, HELD_TWICE, OVERCOMMITTED
+from koord_numa.engine.binding.assumed_pods import FOREIGN_BIND, FOREIGN_STATUS, HELD_TWICE, OVERCOMMITTED
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
 
 

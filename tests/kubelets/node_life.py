@@ -15,7 +15,7 @@ from koord_numa.core.kubelet.options import StatedOptions
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.scheduling.filters import evaluate
 from koord_numa.core.scheduling.request import Profile, scheduling_request
-from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.state.inventory import NodeSnapshot
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.ports import DELETED
 from koord_numa.sandbox.machines import NodeDescription

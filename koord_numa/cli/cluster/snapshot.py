@@ -24,7 +24,7 @@ from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.preempt.victims import PreemptionCandidate
-from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.state.inventory import NodeSnapshot
 from koord_numa.core.value_objects import ValueObject, replace, value_field
 from koord_numa.engine.claims.pod_claims import claim_work
 from koord_numa.engine.gangs.group_report import GroupReport, dry_run_group

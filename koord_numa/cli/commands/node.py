@@ -10,7 +10,7 @@ from koord_numa.cli.render.output import Lines, Output, check_watch, print_chang
 
 if TYPE_CHECKING:
     from koord_numa.cli.cluster.snapshot import Snapshot
-    from koord_numa.core.state.node_snapshot import NodeSnapshot
+    from koord_numa.core.state.inventory import NodeSnapshot
 
 WIDEST = 160
 """Maximum columns of a map of CPUs."""

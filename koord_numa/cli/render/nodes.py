@@ -14,9 +14,8 @@ from koord_numa.core.explain import amounts_text
 from koord_numa.core.kubelet.view import KubeletView, known_of
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.resources import CPU, MEMORY
-from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.inventory import Inventory, NodeSnapshot
 from koord_numa.core.state.ledger import Holding
-from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_free import NumaUsage, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.view.documents import (

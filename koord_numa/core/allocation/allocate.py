@@ -24,6 +24,7 @@ from koord_numa.core.allocation.numa_offers import (
     offers,
     outcome,
     split,
+    workload_spread,
 )
 from koord_numa.core.allocation.numa_selection import NO_DISTANCES, fewest_if_empty, preferred, select_numa_nodes
 from koord_numa.core.allocation.refusals import (
@@ -41,7 +42,6 @@ from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuReques
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.numa.hints import Distances, numa_ids
 from koord_numa.core.numa.policies import UNCONSTRAINED, Decision, NumaExclusivity
-from koord_numa.core.numa.workload_spread import workload_spread
 from koord_numa.core.objects.request import PodRequest, SharedPool
 from koord_numa.core.objects.verdicts import Alignment, Exclusivity, Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import (

@@ -15,8 +15,17 @@ from typing import Final
 
 from koord_numa.core.allocation.demand import NodeRules
 from koord_numa.core.allocation.numa_offers import NumaOffers, best_shaped, honouring_first, split
-from koord_numa.core.numa.hint_providers import Counted, common_masks, fewest_that_reach
-from koord_numa.core.numa.hints import Distances, Hint, mask_of_ids, masks_of_size, numa_ids, spreads
+from koord_numa.core.numa.hints import (
+    Counted,
+    Distances,
+    Hint,
+    common_masks,
+    fewest_that_reach,
+    mask_of_ids,
+    masks_of_size,
+    numa_ids,
+    spreads,
+)
 from koord_numa.core.numa.policies import KOORDINATOR, UNCONSTRAINED, Decision, NumaExclusivity, decide_koordinator
 from koord_numa.core.objects.vocabulary import (
     NUMA_REQUIRED,

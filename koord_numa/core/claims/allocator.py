@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import Final
 
 from koord_numa.core.cel.values import CelError
-from koord_numa.core.claims.budget import ClaimError, Selectors
 from koord_numa.core.claims.claim import (
     MAX_RESULTS,
     NEW_SHARE,
@@ -20,7 +19,7 @@ from koord_numa.core.claims.claim import (
 )
 from koord_numa.core.claims.demands import Alternative, Prepared, Setting, concerns, offered, prepare
 from koord_numa.core.claims.inventory import Device, DeviceId
-from koord_numa.core.claims.pools import Candidate, CounterAccounts, NodeDevices, room_for
+from koord_numa.core.claims.pools import Candidate, ClaimError, CounterAccounts, NodeDevices, Selectors, room_for
 from koord_numa.core.objects.constraints import NodeTerm, Operator, Requirement
 from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from koord_numa.core.cel.values import CompileError
-from koord_numa.core.claims.budget import ClaimError, Selectors
 from koord_numa.core.claims.claim import (
     MAX_RESULTS,
     AllocationMode,
@@ -15,7 +14,7 @@ from koord_numa.core.claims.claim import (
     DeviceUsage,
 )
 from koord_numa.core.claims.inventory import Device
-from koord_numa.core.claims.pools import Candidate, Features, NodeDevices, Pool, room_for
+from koord_numa.core.claims.pools import Candidate, ClaimError, Features, NodeDevices, Pool, Selectors, room_for
 from koord_numa.core.value_objects import ValueObject
 
 

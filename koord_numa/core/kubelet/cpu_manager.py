@@ -21,8 +21,7 @@ from koord_numa.core.kubelet.cpu_assignment import assign, pack
 from koord_numa.core.kubelet.demand import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
 from koord_numa.core.kubelet.options import StaticOptions
 from koord_numa.core.kubelet.state import KubeletNode
-from koord_numa.core.numa.hint_providers import Counted, HintRule
-from koord_numa.core.numa.hints import mask_of, numa_ids
+from koord_numa.core.numa.hints import Counted, HintRule, mask_of, numa_ids
 from koord_numa.core.value_objects import ValueObject, value_object
 
 Cpu = tuple[int, int]

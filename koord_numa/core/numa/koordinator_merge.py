@@ -16,8 +16,7 @@ has a larger mask but a higher score, so NUMA node 1 wins. With a score of 25, {
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from koord_numa.core.numa.hint_providers import Takes, hints_of
-from koord_numa.core.numa.hints import ANYWHERE, Hint
+from koord_numa.core.numa.hints import ANYWHERE, Hint, Takes, hints_of
 from koord_numa.core.numa.kubelet_merge import narrowest, nothing_denied, preferred_masks, reachable_masks
 from koord_numa.core.value_objects import ValueObject
 

@@ -14,8 +14,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_numa.core.numa.hint_providers import WIDEST_TABLE, HintRule, Takes, hints_of
-from koord_numa.core.numa.hints import Distances, Hint, closest, mask_of, numa_ids
+from koord_numa.core.numa.hints import (
+    WIDEST_TABLE,
+    Distances,
+    Hint,
+    HintRule,
+    Takes,
+    closest,
+    hints_of,
+    mask_of,
+    numa_ids,
+)
 
 # Merged sets that are possible if one hint is taken of every resource.
 #

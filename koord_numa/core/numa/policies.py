@@ -10,8 +10,17 @@ from functools import lru_cache
 from typing import Final
 
 from koord_numa.core.cpu_topology import MAX_NUMA
-from koord_numa.core.numa.hint_providers import Answer, HintRule, Hints, ResourceHints, Takes, hints_of, resource_hints
-from koord_numa.core.numa.hints import Distances, Hint
+from koord_numa.core.numa.hints import (
+    Answer,
+    Distances,
+    Hint,
+    HintRule,
+    Hints,
+    ResourceHints,
+    Takes,
+    hints_of,
+    resource_hints,
+)
 from koord_numa.core.numa.koordinator_merge import merge_scored
 from koord_numa.core.numa.kubelet_merge import compromise, preferred_by_rules, preferred_hint
 from koord_numa.core.objects.vocabulary import NUMA_PREFERRED, NUMA_REQUIRED, KubeletPolicy, NumaExclusive, NumaPolicy

@@ -28,8 +28,8 @@ from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, Kub
 from koord_numa.core.resources import CPU, MILLI, ResourceList, total, without_zeros
 from koord_numa.core.scheduling.filters import ScoredPlacement, evaluate, refuse_everywhere
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, amounts_of_node, on_node
+from koord_numa.core.state.inventory import NodeSnapshot
 from koord_numa.core.state.ledger import Holding, Ledger, holding_of
-from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import ValueObject, replace, value_field
 
 ClaimId = tuple[str, str, str]

@@ -37,8 +37,8 @@ from koord_numa.core.ordering import node_key
 from koord_numa.core.scheduling.placement import place
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, amounts_of_node, on_node
 from koord_numa.core.scheduling.scorers import SCORERS, Score, preference_points, weight_of
+from koord_numa.core.state.inventory import NodeSnapshot
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import ValueObject
 
 

@@ -32,9 +32,8 @@ from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList, total
 from koord_numa.core.scheduling.request import SchedulingRequest
 from koord_numa.core.score.node_scores import MAX_SCORE
-from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.inventory import Inventory, NodeSnapshot
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import ValueObject, replace
 
 _NOT_BY_KUBELETS: Final = "its kubelet chooses the CPUs: no exclusive policy is honored"

@@ -17,7 +17,7 @@ from koord_numa.core.objects.vocabulary import NodeScoring, ScoringType, Unknown
 from koord_numa.core.objects.volumes import Storage
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MEMORY, ResourceList
-from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.state.inventory import NodeSnapshot
 from koord_numa.core.value_objects import replace, value_object
 
 

@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord_numa.core.allocation.demand import CpuUse
-from koord_numa.core.allocation.numa_offers import has_preferred_shape
+from koord_numa.core.allocation.numa_offers import has_preferred_shape, workload_spread
 from koord_numa.core.devices import DeviceDemand, device_demand
 from koord_numa.core.fit.node_filters import preferred_weight, soft_taints
 from koord_numa.core.fit.pod_placement import crowding, pod_preference
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.numa.hints import mask_of_ids
-from koord_numa.core.numa.workload_spread import workload_spread
 from koord_numa.core.objects.devices import GPU
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Exclusivity, Placement, Rejection
@@ -53,8 +52,7 @@ from koord_numa.core.score.node_scores import (
     score_sparing,
     score_zones,
 )
-from koord_numa.core.state.inventory import Inventory
-from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.state.inventory import Inventory, NodeSnapshot
 from koord_numa.core.value_objects import ValueObject
 
 Ints = NDArray[np.int64]

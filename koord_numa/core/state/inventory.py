@@ -1,5 +1,5 @@
 """
-Resources and settings of a node with scheduler-owned CPUs, derived once per (Node, NodeResourceTopology) pair.
+The state of a node for a decision: resources and settings with scheduler-owned CPUs, and the snapshot with its holders.
 
 Held resources are in the ledger.
 """
@@ -11,13 +11,18 @@ from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.devices import DeviceOffer
 from koord_numa.core.kubelet.bounds import Aligner, aligner
+from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.node import Node, NodeReservation, NodeResourceTopology, Zone
+from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import CpuOwner, NodeBindPolicy, NumaAllocateStrategy, NumaPolicy
 from koord_numa.core.pod_resources import amplify_all
 from koord_numa.core.resources import CPU, MILLI, ResourceList, is_batch, subtract_to_zero
-from koord_numa.core.value_objects import ValueObject, replace
+from koord_numa.core.state.ledger import Ledger
+from koord_numa.core.value_objects import ValueObject, replace, value_field
 
 FULL_PCPUS_ONLY: Final = "full-pcpus-only"
 DISTRIBUTE_ACROSS_NUMA: Final = "distribute-cpus-across-numa"
@@ -257,3 +262,58 @@ def _kept_from_pools(node: Node, topology: NodeResourceTopology) -> CpuSet:
         if pod.managed_by_kubelet:
             by_kubelet |= pod.cpus
     return (topology.reserved - (topology.kubelet.reserved_cpus or EMPTY)) | node.reservation.cpus | by_kubelet
+
+
+Offer = Inventory | KubeletView | Rejection
+"""The offer of a node: CPUs that the scheduler chooses, CPUs that a kubelet chooses, or a rejection."""
+
+
+class NodeSnapshot(ValueObject):
+    """
+    A node at one time.
+
+    ``allocatable`` excludes the node's own reservation. ``barred`` is the reason why nothing may be placed on an
+    otherwise valid node: a rebind has locked it, or it is not trusted. ``nominated`` are pods for which room is
+    reserved there. ``devices`` are those of the Device object, ``None`` without one.
+    """
+
+    node: Node
+    offer: Offer
+    ledger: Ledger
+    allocatable: ResourceList = value_field(default_factory=dict)
+    ports: tuple[HostPort, ...] = ()
+    barred: Rejection | None = None
+    nominated: tuple[Pod, ...] = ()
+    devices: DeviceOffer | None = None
+
+    def with_ledger(self, ledger: Ledger) -> "NodeSnapshot":
+        """Return the node with another ledger."""
+        return replace(self, ledger=ledger)
+
+    @property
+    def room(self) -> int:
+        """Return the milli-CPU that no pod has requested."""
+        return self.allocatable.get(CPU, 0) - self.ledger.amounts.get(CPU, 0)
+
+
+def inventory_of(node: Node, topology: NodeResourceTopology | None) -> Inventory | Rejection | None:
+    """Return the inventory by the objects of a node, ``None`` if a kubelet chooses the CPUs."""
+    # An unusable kubelet topology, or one without NUMA nodes, counts as a missing topology, with its reason.
+    if (
+        topology is not None
+        and topology.owner is CpuOwner.KUBELET
+        and topology.describes_nodes
+        and not topology.problem
+    ):
+        return None
+    return inventory(node, topology)
+
+
+def allocatable_of(node: Node, offer: Offer | None) -> ResourceList:
+    """Return the resources of a node for pods, without its own reservation."""
+    return offer.allocatable if isinstance(offer, Inventory) else reserve(node.allocatable, node.reservation)
+
+
+def candidate(node: Node, offer: Offer, ledger: Ledger, ports: tuple[HostPort, ...] = ()) -> NodeSnapshot:
+    """Return the snapshot of a node that is not barred."""
+    return NodeSnapshot(node, offer, ledger, allocatable_of(node, offer), ports)

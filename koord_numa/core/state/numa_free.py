@@ -18,9 +18,8 @@ from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import SINGLE_NUMA_NODE, CpuBindPolicy, NodeBindPolicy
 from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MEMORY, MILLI, NOTHING, ResourceList, add
-from koord_numa.core.state.inventory import Inventory, PerNuma
+from koord_numa.core.state.inventory import Inventory, NodeSnapshot, PerNuma
 from koord_numa.core.state.ledger import Holding, Ledger
-from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import MutableObject, ValueObject, value_field, value_object
 
 LEFT: Final = "left"

@@ -35,9 +35,8 @@ from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.preempt.dry_run import Nominee, PreemptionNode, Unit
 from koord_numa.core.resources import PODS, ResourceList
-from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.inventory import Inventory, NodeSnapshot, Offer, allocatable_of, inventory_of
 from koord_numa.core.state.ledger import Holding, Ledger
-from koord_numa.core.state.node_snapshot import NodeSnapshot, Offer, allocatable_of, inventory_of
 from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.cache.kubelet_history import KubeletHistory
 from koord_numa.engine.cache.topology_lag import UnreportedPods

@@ -17,7 +17,6 @@ from typing import Final, Self
 from cachetools import LRUCache
 
 from koord_numa.core.claims.allocator import NO_SOLUTION
-from koord_numa.core.claims.budget import SELECTOR_LIMITS, BudgetUsedError, SelectorBudget, Selectors, TurnOverError
 from koord_numa.core.claims.claim import PodClaims, ResourceClaim
 from koord_numa.core.claims.cpus import CpuSite
 from koord_numa.core.claims.demands import count_devices
@@ -25,7 +24,14 @@ from koord_numa.core.claims.device_hints import ClaimDevices
 from koord_numa.core.claims.explain import numbers_of, runs_short
 from koord_numa.core.claims.extended_resources import Served, claims_at, served_by_claim
 from koord_numa.core.claims.node_allocatable import AllocatableError, added_amounts, check_pod_level, counted_with
-from koord_numa.core.claims.pools import NodeDevices
+from koord_numa.core.claims.pools import (
+    SELECTOR_LIMITS,
+    BudgetUsedError,
+    NodeDevices,
+    SelectorBudget,
+    Selectors,
+    TurnOverError,
+)
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import EMPTY
@@ -38,7 +44,7 @@ from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.core.scheduling.placement import HARD, NOT_TOGETHER, place_devices, policy_of_devices
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, on_node
 from koord_numa.core.scheduling.scorers import scored_by_claim
-from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.state.inventory import NodeSnapshot
 from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
 from koord_numa.engine.claims.lister import ClaimLister, Revision
 from koord_numa.engine.claims.pod_claims import PodClaimResolver, is_nowhere, still_waits

@@ -31,7 +31,7 @@ from koord_numa.core.preempt.victims import (
 from koord_numa.core.resources import CPU
 from koord_numa.core.scheduling.filters import refuse_everywhere
 from koord_numa.core.scheduling.request import SchedulingRequest, depends_on_other_pods
-from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.state.inventory import NodeSnapshot
 from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
 from koord_numa.engine.cache.cache import DELETED
 from koord_numa.engine.cache.node_info import NodeInfo

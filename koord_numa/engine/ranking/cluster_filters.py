@@ -41,7 +41,7 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.volumes import Storage
-from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.state.inventory import NodeSnapshot
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.ranking.label_columns import ABSENT, NAME_FIELD, LabelColumn
 from koord_numa.engine.ranking.node_numbers import Bools, Ints, compares_numbers, distinct

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_numa.core.claims.budget import SELECTOR_LIMITS, TurnOverError
+from koord_numa.core.claims.pools import SELECTOR_LIMITS, TurnOverError
 from koord_numa.core.explain import DROPPED, Group, distance, group_of
 from koord_numa.core.fit.node_filters import soft_taints
 from koord_numa.core.kubelet.view import KubeletView
@@ -24,7 +24,7 @@ from koord_numa.core.scheduling.filters import ScoredPlacement, evaluate_alone, 
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.scheduling.scorers import PREFERENCES, Preference, spreads_by_default, weight_of
 from koord_numa.core.score.node_scores import MISSING, as_given
-from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.state.inventory import NodeSnapshot
 from koord_numa.core.value_objects import MutableObject, value_field
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
 from koord_numa.engine.ranking.node_numbers import SPACE, Bools, Ints, distinct

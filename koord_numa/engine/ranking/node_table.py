@@ -11,9 +11,8 @@ from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.resources import CPU, MEMORY, MILLI, NOTHING, PODS, ResourceList
 from koord_numa.core.score.node_scores import MAX_SCORE, is_device
-from koord_numa.core.state.inventory import STATIC, Inventory
+from koord_numa.core.state.inventory import STATIC, Inventory, NodeSnapshot
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.state.numa_free import numa_left
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.ranking.label_columns import DeviceColumn, ImageColumns, LabelColumns

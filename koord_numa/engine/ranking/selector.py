@@ -31,7 +31,7 @@ from koord_numa.core.scheduling.request import (
     with_claims,
 )
 from koord_numa.core.scheduling.scorers import PREFERENCES, SCORERS
-from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.state.inventory import NodeSnapshot
 from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.listers import VolumeLister

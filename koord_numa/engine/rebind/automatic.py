@@ -14,8 +14,8 @@ from koord_numa.core.rebind.plan import RebindPlan, RebindRequest, Threshold, im
 from koord_numa.core.scheduling.filters import evaluate
 from koord_numa.core.scheduling.request import scheduling_request
 from koord_numa.core.state.inventory import Inventory
+from koord_numa.engine.binding.assumed_pods import HELD_TWICE
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.conflicting_writers import HELD_TWICE
 from koord_numa.engine.containment import Subject
 from koord_numa.engine.ranking.selector import profile_of
 from koord_numa.engine.rebind.context import RebindPorts, layout_of_node, rebind_subject

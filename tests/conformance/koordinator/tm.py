@@ -7,8 +7,7 @@ Koordinator's topology manager: merge scored hints under a policy and an exclusi
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from koord_numa.core.numa.hint_providers import Answer
-from koord_numa.core.numa.hints import mask_of
+from koord_numa.core.numa.hints import Answer, mask_of
 from koord_numa.core.numa.policies import Decision, NumaExclusivity, NumaOccupancy, NumaUse, decide_koordinator
 from koord_numa.core.objects.vocabulary import NumaExclusive, NumaPolicy
 from tests.conformance.kubelet.tm import load_answers

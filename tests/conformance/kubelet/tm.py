@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from koord_numa.core.numa.hint_providers import Answer, HintRule, hints_of
-from koord_numa.core.numa.hints import Distances, Hint, mask_of
+from koord_numa.core.numa.hints import Answer, Distances, Hint, HintRule, hints_of, mask_of
 from koord_numa.core.numa.policies import Decision
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from tests.conformance.vectors import Case, Oracle

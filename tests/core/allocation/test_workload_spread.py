@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.numa.workload_spread import workload_spread
+from koord_numa.core.allocation.numa_offers import workload_spread
 from koord_numa.core.objects.constraints import LabelSelector, Operator, Requirement
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import NumaSpread, PodKey, PodRequest
@@ -16,9 +16,8 @@ from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import NumaSpreadMode, NumaSpreadScope
 from koord_numa.core.scheduling.filters import decide
 from koord_numa.core.scheduling.request import Profile, scheduling_request
-from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.inventory import Inventory, candidate
 from koord_numa.core.state.ledger import Holding, Ledger
-from koord_numa.core.state.node_snapshot import candidate
 from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import SINGLE, node, place, pod
 

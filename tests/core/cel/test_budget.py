@@ -22,8 +22,8 @@ from koord_numa.core.cel.values import (
     identity,
     same,
 )
-from koord_numa.core.claims.budget import SELECTOR_LIMITS, SelectorBudget, Selectors
 from koord_numa.core.claims.inventory import Device, DeviceId
+from koord_numa.core.claims.pools import SELECTOR_LIMITS, SelectorBudget, Selectors
 
 DEVICE = CelDevice("gpu.example.com", attributes=MapValue({"d": MapValue({"a": "x" * 64, "n": 1})}))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from koord_numa.core.kubelet.admit import align
 from koord_numa.core.kubelet.demand import TOPOLOGY_AFFINITY, AdmitRejection
 from koord_numa.core.kubelet.state import ContainerAffinity, KubeletNode
-from koord_numa.core.numa.hint_providers import IMPOSSIBLE, HintRule
+from koord_numa.core.numa.hints import IMPOSSIBLE, HintRule
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import node

@@ -10,9 +10,8 @@ from koord_numa.core.objects.verdicts import Placement, Reason, Unschedulable
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope
 from koord_numa.core.scheduling.filters import decide
 from koord_numa.core.scheduling.request import Profile, scheduling_request
-from koord_numa.core.state.inventory import Inventory, inventory
+from koord_numa.core.state.inventory import Inventory, candidate, inventory
 from koord_numa.core.state.ledger import Ledger, holding_of
-from koord_numa.core.state.node_snapshot import candidate
 from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import GI, pod
 from tests.machines import machine

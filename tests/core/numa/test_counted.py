@@ -6,8 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.numa.hint_providers import Counted, HintRule, Takes, common_masks, fewest_that_reach, hints_of
-from koord_numa.core.numa.hints import Hint, mask_of, masks_of_size, numa_ids
+from koord_numa.core.numa.hints import (
+    Counted,
+    Hint,
+    HintRule,
+    Takes,
+    common_masks,
+    fewest_that_reach,
+    hints_of,
+    mask_of,
+    masks_of_size,
+    numa_ids,
+)
 from koord_numa.core.numa.kubelet_merge import merge
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from tests.core.numa import random_hints

@@ -5,8 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpu_topology import UNKNOWN_DISTANCE
-from koord_numa.core.numa.hint_providers import Answer, HintProvider, gather
-from koord_numa.core.numa.hints import Hint, closest, mask_of, masks_of_size, numa_ids, spread
+from koord_numa.core.numa.hints import (
+    Answer,
+    Hint,
+    HintProvider,
+    closest,
+    gather,
+    mask_of,
+    masks_of_size,
+    numa_ids,
+    spread,
+)
 
 
 def test_masks_of_a_size_are_lexicographic_in_the_ids() -> None:

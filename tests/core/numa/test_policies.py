@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.numa.hint_providers import Answer
-from koord_numa.core.numa.hints import Hint, mask_of
+from koord_numa.core.numa.hints import Answer, Hint, mask_of
 from koord_numa.core.numa.policies import Decision, NumaExclusivity, NumaOccupancy, decide_koordinator, mask_text
 from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaExclusive, NumaPolicy
 from tests.core.numa import random_hints

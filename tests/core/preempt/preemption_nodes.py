@@ -19,9 +19,8 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.preempt.dry_run import EvictionTerms, Nominee, PreemptionNode
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
-from koord_numa.core.state.inventory import inventory, reserve
+from koord_numa.core.state.inventory import NodeSnapshot, inventory, reserve
 from koord_numa.core.state.ledger import Ledger, holding_of
-from koord_numa.core.state.node_snapshot import NodeSnapshot
 from koord_numa.core.value_objects import replace
 from tests.machines import machine
 

@@ -12,7 +12,7 @@ from koord_numa.core.preempt.dry_run import EvictionTerms, PreemptionNode, answe
 from koord_numa.core.preempt.victims import PreemptionCandidate, may_help, select_victims_on_node
 from koord_numa.core.scheduling.filters import ScoredPlacement
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
-from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.state.inventory import NodeSnapshot
 from tests.core.preempt.preemption_nodes import UNEVEN, ask, barred, budget, nominee, owned_site, running, terms
 
 

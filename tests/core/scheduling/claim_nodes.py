@@ -21,8 +21,8 @@ from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuOwner, KubeletPolicy, QosClass
 from koord_numa.core.scheduling.placement import HARD, place, place_devices, policy_of_devices
 from koord_numa.core.scheduling.request import Profile, scheduling_request, with_claims
+from koord_numa.core.state.inventory import NodeSnapshot, candidate
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
 from koord_numa.core.value_objects import replace
 from koord_numa.wire.resource_claims import parse_resource_claim
 from tests.core.allocation.nodes import GI, held, node

@@ -21,9 +21,8 @@ from koord_numa.core.scheduling.filters import ScoredPlacement, decide, evaluate
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.score.least_numa_nodes import PlacedPod
 from koord_numa.core.score.node_scores import Strategy, score_node
-from koord_numa.core.state.inventory import Inventory, inventory
+from koord_numa.core.state.inventory import Inventory, NodeSnapshot, candidate, inventory
 from koord_numa.core.state.ledger import Holding, Ledger
-from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
 from tests.engine.world import GIB, make_node, make_topology
 
 CLAIMS: tuple[NodeScoring, ...] = (

@@ -9,8 +9,7 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import NodeBindPolicy, NumaPolicy, QosClass
-from koord_numa.core.state.inventory import Inventory
-from koord_numa.core.state.node_snapshot import NodeSnapshot
+from koord_numa.core.state.inventory import Inventory, NodeSnapshot
 from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import pod
 from tests.core.claims.worlds import NODE, claim_object

@@ -7,9 +7,8 @@ from koord_numa.core.objects.node import Node, Taint
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.scheduling.filters import FILTERS, Filter, Scope, evaluate, filters_of, node_filters_of
 from koord_numa.core.scheduling.request import Profile, scheduling_request
-from koord_numa.core.state.inventory import Inventory
+from koord_numa.core.state.inventory import Inventory, NodeSnapshot
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.node_snapshot import NodeSnapshot
 from tests.core.fit.builders import asks
 
 PORT = HostPort(80)

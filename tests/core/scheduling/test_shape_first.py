@@ -22,9 +22,8 @@ from koord_numa.core.objects.vocabulary import (
 from koord_numa.core.scheduling.filters import ScoredPlacement, decide, evaluate
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.score.node_scores import Strategy
-from koord_numa.core.state.inventory import inventory
+from koord_numa.core.state.inventory import NodeSnapshot, candidate, inventory
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
 from koord_numa.core.value_objects import replace
 from tests.core.scheduling.test_alignment_first import holding, lsr, machine_of, numa_nodes
 from tests.engine.world import make_node, make_topology

@@ -10,9 +10,8 @@ from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopolo
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NodeBindPolicy
-from koord_numa.core.state.inventory import inventory
+from koord_numa.core.state.inventory import NodeSnapshot, candidate, inventory
 from koord_numa.core.state.ledger import Holding, Ledger
-from koord_numa.core.state.node_snapshot import NodeSnapshot, candidate
 from koord_numa.core.state.numa_free import NumaUsage, largest_aligned, largest_with_devices, node_free, rooms
 from tests.machines import machine
 

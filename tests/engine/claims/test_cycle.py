@@ -11,8 +11,8 @@ from koord_numa.core.objects.request import NumaSpec, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NumaPolicy
 from koord_numa.core.scheduling.request import Profile, scheduling_request
+from koord_numa.core.state.inventory import candidate
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.node_snapshot import candidate
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.late_check import UNAVAILABLE, ClaimCheck, Deallocation, Outside
 from koord_numa.engine.claims.lister import ClaimLister

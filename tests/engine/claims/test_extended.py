@@ -13,8 +13,8 @@ from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.scheduling.request import Profile, scheduling_request, with_claims
+from koord_numa.core.state.inventory import candidate
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.state.node_snapshot import candidate
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.late_check import ClaimCheck, ExtendedAsk
 from koord_numa.engine.claims.pod_claims import claim_work
