@@ -3,11 +3,14 @@
 Check a scheduler in a real or simulated cluster through kubectl: ``make cluster-check``.
 
 Without options, the pods of ``examples/kind`` must get CPUs or wait with numbers. ``--load N`` creates and deletes N pods, for
-example during an upgrade: each must be placed, and no CPU may be held twice.
+example during an upgrade: each must be placed, and no CPU may be held twice. ``--applied NODE`` creates a pod on a node whose agent
+applies CPUs, and compares its cgroup with the decision. ``--sysfs FOLDER`` writes a sysfs that shows the CPUs of this machine as two NUMA
+nodes, for an agent in a container.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -16,6 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.sandbox.machines.description import read_descriptions
+from koord_numa.sandbox.machines.node_services import write_sysfs
 
 PODS: Final = Path(__file__).parents[2] / "examples" / "kind" / "pods.yaml"
 STATUS: Final = "scheduling.koordinator.sh/resource-status"
@@ -126,13 +131,57 @@ def check_load(namespace: str, count: int) -> list[str]:
     return []
 
 
+def check_applied(namespace: str, node: str) -> list[str]:
+    """Create a pod with two CPUs on a node, and return what is wrong when its cgroup does not get the decided CPUs."""
+    pod = load_pod(0)
+    pod["metadata"]["name"] = name = "applied"
+    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    pod["spec"]["containers"][0] |= {"image": "docker.io/library/busybox:1.37", "command": ["sleep", "infinity"]}
+    kubectl("create", "--namespace", namespace, "--filename", "-", text=json.dumps(pod))
+    decided = cpus_of(until(namespace, lambda found: found[name]["status"].get("phase") == "Running")[name])
+    end, runs_on = time.monotonic() + PATIENCE, ""
+    while time.monotonic() < end:
+        runs_on = kubectl(
+            "exec", "--namespace", namespace, name, "--", "cat", "/sys/fs/cgroup/cpuset.cpus.effective"
+        ).strip()
+        if CpuSet.parse(runs_on) == decided:
+            return []
+        time.sleep(1)
+    return [f"{name} runs on CPUs {runs_on}, decided are {decided}"]
+
+
+def write_two_numa_nodes(folder: Path) -> None:
+    """Write a sysfs with the CPUs of this machine on two sockets with one NUMA node each."""
+    count = os.cpu_count() or 1
+    threads = 2 if count % 4 == 0 else 1
+    entry = {
+        "name": "overlay",
+        "sockets": 2,
+        "numa": 1,
+        "cores": max(count // 2 // threads, 1),
+        "threads": threads,
+        "memory": "1Gi",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (described,) = read_descriptions({"machines": [entry]}, folder)
+    write_sysfs(folder, described.hardware)
+
+
 def main(arguments: list[str]) -> None:
     """Run one check. Ends with a line for each finding."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--namespace", default="default")
     parser.add_argument("--load", type=int, metavar="N", help="create and delete so many pods")
+    parser.add_argument("--applied", metavar="NODE", help="compare the cgroup of a pod on the node with its CPUs")
+    parser.add_argument("--sysfs", type=Path, metavar="FOLDER", help="only write a sysfs of two NUMA nodes")
     chosen = parser.parse_args(arguments)
-    wrong = check_load(chosen.namespace, chosen.load) if chosen.load else check_examples(chosen.namespace)
+    if chosen.sysfs:
+        write_two_numa_nodes(chosen.sysfs)
+        return
+    if chosen.applied:
+        wrong = check_applied(chosen.namespace, chosen.applied)
+    else:
+        wrong = check_load(chosen.namespace, chosen.load) if chosen.load else check_examples(chosen.namespace)
     if wrong:
         raise SystemExit("\n".join(wrong))
     print("as expected")  # noqa: T201  (says what was found)

@@ -1,6 +1,8 @@
 """The example for kind cannot be run here, but its objects are right, fit together, and do what its README says."""
 
 import asyncio
+import importlib.util
+import json
 import os
 import re
 import shutil
@@ -13,6 +15,7 @@ import pytest
 import yaml
 
 from koord_numa.core.objects.verdicts import Placement, Reason, Unschedulable
+from koord_numa.node.sysfs import read_host
 from koord_numa.sandbox import definitions
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.settings import Settings
@@ -94,3 +97,35 @@ async def test_the_check_of_real_clusters_passes_here(tmp_path: Path, monkeypatc
                 )
                 printed, _ = await process.communicate()
                 assert (process.returncode, printed.decode()) == (0, "as expected\n")
+
+
+def check_module() -> Any:
+    spec = importlib.util.spec_from_file_location("cluster_check", ROOT / "deploy" / "tools" / "cluster_check.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def test_the_overlay_of_sysfs_has_two_numa_nodes(tmp_path: Path) -> None:
+    check_module().main(["--sysfs", str(tmp_path / "numa")])
+    host = read_host(tmp_path / "numa" / "sys")
+    assert [numa.id for numa in host.numa] == [0, 1]
+    assert not host.warnings
+
+
+@pytest.mark.parametrize(("runs_on", "printed"), [("2-3", ""), ("0-3", "applied runs on CPUs 0-3, decided are 2-3")])
+def test_the_check_of_applied_cpus(runs_on: str, printed: str) -> None:
+    """Without a container runtime, answers of kubectl stand for it."""
+    check, asked = check_module(), []
+    decided = {"scheduling.koordinator.sh/resource-status": '{"cpuset": "2-3"}'}
+    pod = {"metadata": {"name": "applied", "annotations": decided}, "spec": {}, "status": {"phase": "Running"}}
+
+    def kubectl(*arguments: str, text: str = "") -> str:
+        asked.append((arguments[0], text))
+        return f"{runs_on}\n" if arguments[0] == "exec" else json.dumps({"items": [pod]})
+
+    check.kubectl, check.PATIENCE = kubectl, 0.01
+    assert check.check_applied("default", "worker") == ([printed] if printed else [])
+    assert json.loads(asked[0][1])["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "worker"}
