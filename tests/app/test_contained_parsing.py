@@ -162,7 +162,7 @@ def told_about_bad(server: ApiServer) -> set[str]:
     return {event["reason"] for event in events if event["regarding"]["name"] == "bad"}
 
 
-class Fragile:
+class FakeHandler:
     """A handler with a bug: one object makes it raise, alone or in a list."""
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ class Fragile:
 
 
 def test_an_object_that_a_handler_cannot_process_is_left_out(here: World) -> None:
-    fragile = Fragile()
+    fragile = FakeHandler()
     handler = ContainedHandler("pod", fragile, here.engine.handle.quarantine)
     handler.replace([make_pod("a"), make_pod("bad"), make_pod("b")])
     handler.observe("MODIFIED", make_pod("bad"))

@@ -75,7 +75,7 @@ TWICE = {
 each_twice = pytest.mark.parametrize("twice", TWICE.values(), ids=TWICE.keys())
 
 
-class Careless(KoordinatorAgent):
+class FakeCarelessAgent(KoordinatorAgent):
     """A node that takes whatever it is given."""
 
     def _check(self, pod: Pod, before: _Resident | None) -> _Resident:
@@ -122,7 +122,7 @@ def test_careful_nodes_refuse_what_is_given_twice(server: ApiServer, rack: Fleet
 
 @each_twice
 def test_what_careless_nodes_let_pods_hold_twice_is_in_the_log(server: ApiServer, rack: Fleet, twice: Given) -> None:
-    rack.nodes[twice.node]._agent = Careless(rack.nodes[twice.node].description)
+    rack.nodes[twice.node]._agent = FakeCarelessAgent(rack.nodes[twice.node].description)
     give(server, twice)
     for name in ("pod-0", "pod-1"):
         server.store.delete("pods", name)  # over, but it was so

@@ -41,7 +41,7 @@ WAITS = (
 )
 
 
-class Refusing(Fleet):
+class FakeRefusingFleet(Fleet):
     """Its first node turns away the first pod that it could take."""
 
     def start(self) -> None:
@@ -120,7 +120,7 @@ def test_what_it_shows() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_pod_that_a_node_refuses_makes_it_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_cluster, "Fleet", Refusing)
+    monkeypatch.setattr(sandbox_cluster, "Fleet", FakeRefusingFleet)
     answer = run()
     assert answer.exit_code == 1
     assert "wrong:" in answer.output

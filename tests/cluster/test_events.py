@@ -16,7 +16,7 @@ EVENTS = "events.events.k8s.io"
 POD = PodKey("default", "a", "u-1")
 
 
-class Time:
+class FakeTime:
     def __init__(self) -> None:
         self.now = 1000.0
 
@@ -25,12 +25,12 @@ class Time:
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
+def time() -> FakeTime:
+    return FakeTime()
 
 
 @pytest.fixture
-def recorder(api: Api, time: Time) -> EventRecorder:
+def recorder(api: Api, time: FakeTime) -> EventRecorder:
     return EventRecorder(api, "me", EventLimits(), time)
 
 
@@ -68,7 +68,7 @@ async def test_a_node_event_is_about_the_node(server: ApiServer, recorder: Event
     assert found["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n"}
 
 
-async def test_the_same_again_is_counted(server: ApiServer, recorder: EventRecorder, time: Time) -> None:
+async def test_the_same_again_is_counted(server: ApiServer, recorder: EventRecorder, time: FakeTime) -> None:
     for _ in range(5):
         recorder.event(POD, warning=True, reason="FailedScheduling", message="no room")
         await recorder.flush()
@@ -96,7 +96,7 @@ async def test_a_newer_reason_replaces_an_unposted_one(server: ApiServer, record
 
 
 async def test_a_series_whose_event_has_expired_begins_anew(
-    server: ApiServer, recorder: EventRecorder, time: Time
+    server: ApiServer, recorder: EventRecorder, time: FakeTime
 ) -> None:
     recorder.event(POD, warning=True, reason="FailedScheduling", message="no room")
     await recorder.flush()
@@ -108,7 +108,9 @@ async def test_a_series_whose_event_has_expired_begins_anew(
     assert "series" not in found
 
 
-async def test_ever_new_words_about_one_pod_are_limited(server: ApiServer, recorder: EventRecorder, time: Time) -> None:
+async def test_ever_new_words_about_one_pod_are_limited(
+    server: ApiServer, recorder: EventRecorder, time: FakeTime
+) -> None:
     for number in range(40):
         recorder.event(POD, warning=True, reason="FailedScheduling", message=f"no room {number}")
         await recorder.flush()
@@ -139,7 +141,7 @@ async def test_a_flood_of_placements_leaves_room_for_warnings(server: ApiServer,
 
 
 async def test_events_are_posted_at_a_limited_rate(
-    server: ApiServer, api: Api, time: Time, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, api: Api, time: FakeTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
 

@@ -15,7 +15,7 @@ from tests.cluster.objects import PATIENCE, JsonObject, until
 LEASES = "leases.coordination.k8s.io"
 
 
-class Time:
+class FakeTime:
     """A clock that tests set."""
 
     def __init__(self) -> None:
@@ -56,11 +56,11 @@ async def running(election: LeaderElection) -> AsyncIterator[LeaderElection]:
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
+def time() -> FakeTime:
+    return FakeTime()
 
 
-async def test_the_first_leads_at_once(server: ApiServer, api: Api, time: Time) -> None:
+async def test_the_first_leads_at_once(server: ApiServer, api: Api, time: FakeTime) -> None:
     election = LeaderElection(api, term("a"), time)
     assert not election.fresh()
     await election._try(time())
@@ -68,7 +68,7 @@ async def test_the_first_leads_at_once(server: ApiServer, api: Api, time: Time) 
     assert record(server)["holderIdentity"] == "a"
 
 
-async def test_a_new_leader_lets_its_watches_catch_up(api: Api, time: Time) -> None:
+async def test_a_new_leader_lets_its_watches_catch_up(api: Api, time: FakeTime) -> None:
     election = LeaderElection(api, LeaseConfig("elect", "kube-system", "a", settle=0.3), time)
     await election._try(time())
     assert not election.fresh()
@@ -76,7 +76,7 @@ async def test_a_new_leader_lets_its_watches_catch_up(api: Api, time: Time) -> N
     assert election.fresh()
 
 
-async def test_freshness_ends_before_the_lease_does(api: Api, time: Time) -> None:
+async def test_freshness_ends_before_the_lease_does(api: Api, time: FakeTime) -> None:
     election = LeaderElection(api, term("a"), time)
     await election._try(time())
     time.now += 9.99
@@ -85,7 +85,7 @@ async def test_freshness_ends_before_the_lease_does(api: Api, time: Time) -> Non
     assert not election.fresh()
 
 
-async def test_time_counts_from_before_the_request(api: Api, time: Time) -> None:
+async def test_time_counts_from_before_the_request(api: Api, time: FakeTime) -> None:
     election = LeaderElection(api, term("a"), time)
     begun = time()
     time.now += 6
@@ -94,7 +94,7 @@ async def test_time_counts_from_before_the_request(api: Api, time: Time) -> None
     assert not election.fresh()
 
 
-async def test_a_renewed_lease_is_not_taken(server: ApiServer, api: Api, time: Time) -> None:
+async def test_a_renewed_lease_is_not_taken(server: ApiServer, api: Api, time: FakeTime) -> None:
     first, second = LeaderElection(api, term("a"), time), LeaderElection(api, term("b"), time)
     await first._try(time())
     for _ in range(10):
@@ -105,7 +105,9 @@ async def test_a_renewed_lease_is_not_taken(server: ApiServer, api: Api, time: T
     assert record(server)["leaseTransitions"] == 0
 
 
-async def test_a_lease_that_is_not_renewed_is_taken_after_its_duration(server: ApiServer, api: Api, time: Time) -> None:
+async def test_a_lease_that_is_not_renewed_is_taken_after_its_duration(
+    server: ApiServer, api: Api, time: FakeTime
+) -> None:
     first, second = LeaderElection(api, term("a"), time), LeaderElection(api, term("b"), time)
     await first._try(time())
     await second._try(time())
@@ -119,7 +121,7 @@ async def test_a_lease_that_is_not_renewed_is_taken_after_its_duration(server: A
 
 
 async def test_a_frozen_leader_finds_out_by_itself(api: Api) -> None:
-    frozen, other = Time(), Time()
+    frozen, other = FakeTime(), FakeTime()
     first, second = LeaderElection(api, term("a"), frozen), LeaderElection(api, term("b"), other)
     await first._try(frozen())
     await second._try(other())
@@ -131,7 +133,7 @@ async def test_a_frozen_leader_finds_out_by_itself(api: Api) -> None:
     assert (first.fresh(), first.holder) == (False, "b")
 
 
-async def test_another_machines_clock_is_never_trusted(server: ApiServer, api: Api, time: Time) -> None:
+async def test_another_machines_clock_is_never_trusted(server: ApiServer, api: Api, time: FakeTime) -> None:
     first = LeaderElection(api, term("a"), time)
     await first._try(time())
     server.store.patch(LEASES, "elect", {"spec": {"renewTime": "2001-01-01T00:00:00.000000Z"}}, "kube-system")
@@ -140,7 +142,7 @@ async def test_another_machines_clock_is_never_trusted(server: ApiServer, api: A
     assert not second.fresh()
 
 
-async def test_a_release_lets_the_other_lead_at_once(server: ApiServer, api: Api, time: Time) -> None:
+async def test_a_release_lets_the_other_lead_at_once(server: ApiServer, api: Api, time: FakeTime) -> None:
     first, second = LeaderElection(api, term("a"), time), LeaderElection(api, term("b"), time)
     await first._try(time())
     await second._try(time())
@@ -149,7 +151,7 @@ async def test_a_release_lets_the_other_lead_at_once(server: ApiServer, api: Api
     assert (first.fresh(), second.fresh()) == (False, True)
 
 
-async def test_a_release_after_a_renewal_whose_answer_never_came(server: ApiServer, api: Api, time: Time) -> None:
+async def test_a_release_after_a_renewal_whose_answer_never_came(server: ApiServer, api: Api, time: FakeTime) -> None:
     election = LeaderElection(api, term("a"), time)
     await election._try(time())
     server.store.patch(LEASES, "elect", {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}}, "kube-system")
@@ -157,7 +159,7 @@ async def test_a_release_after_a_renewal_whose_answer_never_came(server: ApiServ
     assert record(server)["holderIdentity"] == ""
 
 
-async def test_a_release_leaves_the_lease_of_another_holder(server: ApiServer, api: Api, time: Time) -> None:
+async def test_a_release_leaves_the_lease_of_another_holder(server: ApiServer, api: Api, time: FakeTime) -> None:
     election = LeaderElection(api, term("a"), time)
     await election._try(time())
     server.store.patch(LEASES, "elect", {"spec": {"holderIdentity": "b"}}, "kube-system")
@@ -165,7 +167,7 @@ async def test_a_release_leaves_the_lease_of_another_holder(server: ApiServer, a
     assert (record(server)["holderIdentity"], election.fresh()) == ("b", False)
 
 
-async def test_a_standby_releases_nothing(server: ApiServer, api: Api, time: Time) -> None:
+async def test_a_standby_releases_nothing(server: ApiServer, api: Api, time: FakeTime) -> None:
     first, second = LeaderElection(api, term("a"), time), LeaderElection(api, term("b"), time)
     await first._try(time())
     await second._try(time())
@@ -173,13 +175,13 @@ async def test_a_standby_releases_nothing(server: ApiServer, api: Api, time: Tim
     assert record(server)["holderIdentity"] == "a"
 
 
-async def test_of_two_candidates_one_wins(server: ApiServer, api: Api, time: Time) -> None:
+async def test_of_two_candidates_one_wins(server: ApiServer, api: Api, time: FakeTime) -> None:
     elections = [LeaderElection(api, term(name), time) for name in "abcdefgh"]
     await asyncio.gather(*(election._try(time()) for election in elections))
     assert sum(election.fresh() for election in elections) == 1
 
 
-async def test_a_renewal_whose_answer_was_lost(server: ApiServer, api: Api, time: Time) -> None:
+async def test_a_renewal_whose_answer_was_lost(server: ApiServer, api: Api, time: FakeTime) -> None:
     election = LeaderElection(api, term("a"), time)
     await election._try(time())
     lost = server.faults.add(Fault(effect=Effect.LOSE_ANSWER, verb="update", count=1))
@@ -190,7 +192,7 @@ async def test_a_renewal_whose_answer_was_lost(server: ApiServer, api: Api, time
     assert (election.fresh(), election.transitions, record(server)["leaseTransitions"]) == (True, 1, 0)
 
 
-async def test_a_deleted_lease_is_created_again(server: ApiServer, api: Api, time: Time) -> None:
+async def test_a_deleted_lease_is_created_again(server: ApiServer, api: Api, time: FakeTime) -> None:
     election = LeaderElection(api, term("a"), time)
     await election._try(time())
     server.store.delete(LEASES, "elect", "kube-system")

@@ -15,7 +15,7 @@ from koord_numa.ports import NotLeader, UnknownOutcome
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from koord_numa.wire.pods import parse_pod
 from tests.cluster.objects import pod
-from tests.cluster.test_leader_election import LEASES, Time
+from tests.cluster.test_leader_election import LEASES, FakeTime
 
 NAMES = ("koord-numa", "packing")
 
@@ -26,7 +26,7 @@ def config(namespace: str, identity: str, names: tuple[str, ...] = NAMES) -> Lea
 
 async def hold(api: Api, config: LeaseConfig) -> LeaderElection:
     """Become the holder of a lease."""
-    time = Time()
+    time = FakeTime()
     election = LeaderElection(api, config, time)
     await election._try(time())
     assert election.fresh()
@@ -78,7 +78,7 @@ async def test_a_rival_with_another_clock_is_noticed_by_its_renewals(
     server: ApiServer, api: Api, found: list[Rival]
 ) -> None:
     await hold(api, config("kube-system", "b"))
-    time = Time()
+    time = FakeTime()
     conflicts = LeaseConflicts(api, config("koord-numa", "a"), found.append, time)
     for renewed in ("2001-01-01T00:00:00.000000Z", "2001-01-01T00:00:10.000000Z"):
         server.store.patch(LEASES, "koord-numa", {"spec": {"renewTime": renewed}}, "kube-system")
@@ -97,7 +97,7 @@ async def test_a_missing_namespace_is_made_for_the_lease(server: ApiServer, api:
 
 
 async def test_the_reserve_of_a_lease_is_what_remains_for_writes(api: Api) -> None:
-    time = Time()
+    time = FakeTime()
     election = LeaderElection(api, config("kube-system", "a"), time)
     assert election.remaining() <= 0
     await election._try(time())

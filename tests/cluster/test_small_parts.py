@@ -50,7 +50,7 @@ async def test_a_blocked_loop_is_noticed() -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-class Office:
+class FakeAnswers:
     """Answers that tests change."""
 
     def __init__(self) -> None:
@@ -62,8 +62,8 @@ class Office:
 
 
 @pytest.fixture
-async def office() -> AsyncIterator[tuple[Office, str]]:
-    office = Office()
+async def office() -> AsyncIterator[tuple[FakeAnswers, str]]:
+    office = FakeAnswers()
     questions = StatusProviders(
         lambda: office.unhealthy,
         lambda: office.not_ready,
@@ -82,7 +82,7 @@ async def ask(url: str) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-async def test_health_and_readiness_are_two_things(office: tuple[Office, str]) -> None:
+async def test_health_and_readiness_are_two_things(office: tuple[FakeAnswers, str]) -> None:
     answers, url = office
     assert [await ask(f"{url}{path}") for path in ("/healthz", "/livez", "/readyz")] == [(200, "ok\n")] * 3
     answers.not_ready = ["pods are not known yet", "nodes are not known yet"]
@@ -117,7 +117,7 @@ async def test_a_stuck_event_loop_fails_the_probe_by_its_silence() -> None:
     await other
 
 
-async def test_metrics_are_served(office: tuple[Office, str]) -> None:
+async def test_metrics_are_served(office: tuple[FakeAnswers, str]) -> None:
     answers, url = office
     Counter("seen", "Things seen.", registry=answers.registry).inc(3)
     Counter("nodes", "Nodes seen.", registry=answers.nodes).inc(2)
@@ -128,7 +128,7 @@ async def test_metrics_are_served(office: tuple[Office, str]) -> None:
     ]
 
 
-async def test_a_port_that_is_taken_is_an_error(office: tuple[Office, str]) -> None:
+async def test_a_port_that_is_taken_is_an_error(office: tuple[FakeAnswers, str]) -> None:
     answers, url = office
     second = HttpServer(
         StatusProviders(list, list, answers.registry, answers.nodes), int(url.rpartition(":")[2]), "127.0.0.1"

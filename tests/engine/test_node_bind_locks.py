@@ -11,11 +11,11 @@ from koord_numa.core.value_objects import replace
 from koord_numa.engine.binding.binding_cycle import NodeBindLocks
 from koord_numa.ports import Unavailable
 from tests.cluster.objects import PATIENCE
-from tests.engine.world import Server, World, make_node, make_pod, make_topology, make_world
+from tests.engine.world import FakeBinder, World, make_node, make_pod, make_topology, make_world
 
 
 @dataclass
-class SlowServer(Server):
+class FakeSlowBinder(FakeBinder):
     """The first caller waits until the gate opens."""
 
     gate: asyncio.Event = field(default_factory=asyncio.Event)
@@ -28,9 +28,9 @@ class SlowServer(Server):
         await super().bind(pod, node, annotations)
 
 
-def slow_world(topology: NodeResourceTopology) -> tuple[World, SlowServer]:
+def slow_world(topology: NodeResourceTopology) -> tuple[World, FakeSlowBinder]:
     """One node, and a server that keeps the first pod waiting."""
-    world, server = make_world(make_node("node")), SlowServer()
+    world, server = make_world(make_node("node")), FakeSlowBinder()
     world.engine.handlers.topologies.observe("ADDED", topology)
     world.server = server
     cycle = world.engine.loop.binding

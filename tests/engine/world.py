@@ -53,7 +53,7 @@ def bound(pod: Pod, node: str, **changes: object) -> Pod:
 
 
 @dataclass
-class Clock:
+class FakeClock:
     """Time stands still until a test moves it; sleeping moves it."""
 
     now: float = 1000.0
@@ -68,7 +68,7 @@ class Clock:
 
 
 @dataclass
-class Server:
+class FakeBinder:
     """A binder that keeps pods as an API server does. ``fail`` may raise instead of, or after, any call."""
 
     pods: dict[str, Pod] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Server:
 
 
 @dataclass
-class Diary:
+class RecordingEvents:
     """A recorder that remembers."""
 
     events: list[tuple[str, str, str]] = field(default_factory=list)
@@ -148,7 +148,7 @@ class Diary:
 
 
 @dataclass
-class Crown:
+class FakeLease:
     """A lease that is held for as long as a test says."""
 
     held: bool = True
@@ -168,10 +168,10 @@ class World:
     """An engine with everything around it."""
 
     engine: Scheduler
-    server: Server
-    diary: Diary
-    lease: Crown
-    clock: Clock
+    server: FakeBinder
+    diary: RecordingEvents
+    lease: FakeLease
+    clock: FakeClock
 
     def waits(self, *pods: Pod) -> None:
         """These pods are created."""
@@ -216,10 +216,10 @@ def make_world(
     synced: bool = True,
     annotate: AnnotationWriter = annotate,
     claim_writer: ClaimWriter | None = None,
-    server: Server | None = None,
+    server: FakeBinder | None = None,
 ) -> World:
     """An engine that knows these nodes."""
-    server, diary, lease, clock = server or Server(), Diary(), Crown(), Clock()
+    server, diary, lease, clock = server or FakeBinder(), RecordingEvents(), FakeLease(), FakeClock()
     outside = Dependencies(server, diary, lease, annotate, clock, clock.sleep, lambda: 0.0, claim_writer=claim_writer)
     chosen = load_settings(settings) if isinstance(settings, str) else settings
     world = World(Scheduler(chosen, outside), server, diary, lease, clock)

@@ -110,7 +110,7 @@ async def test_a_hold_is_kept_while_the_pod_may_not_be_read_back() -> None:
 
 
 @dataclass
-class Gate:
+class FakeGate:
     """Binds to one node wait until it opens."""
 
     node: str
@@ -118,7 +118,7 @@ class Gate:
 
 
 async def test_a_slow_bind_delays_only_its_own_node() -> None:
-    world, gate = kubelet_world(2), Gate("node-00")
+    world, gate = kubelet_world(2), FakeGate("node-00")
     bind = world.server.bind
 
     async def slow(pod, node, annotations):  # type: ignore[no-untyped-def]  # as Server.bind

@@ -19,7 +19,7 @@ def event(name: str) -> kopf.RawEvent:
     return cast("kopf.RawEvent", {"type": "ADDED", "object": {"metadata": {"name": name}}})
 
 
-class Heard:
+class RecordingHandler:
     def __init__(self, pause: float, broken: str = "") -> None:
         self.names: list[str] = []
         self.broken = broken
@@ -38,13 +38,13 @@ class Heard:
 
 
 def test_without_a_pause_every_event_is_handed_over_as_it_comes() -> None:
-    heard = Heard(0.0)
+    heard = RecordingHandler(0.0)
     heard.put("a", "b")
     assert heard.names == ["a", "b"]
 
 
 async def test_the_first_event_after_a_pause_waits_for_nothing() -> None:
-    heard = Heard(LONG)
+    heard = RecordingHandler(LONG)
     heard.put("a")
     assert heard.names == ["a"]
     heard.put("b", "c")
@@ -53,7 +53,7 @@ async def test_the_first_event_after_a_pause_waits_for_nothing() -> None:
 
 
 async def test_those_behind_it_come_together_and_in_their_order() -> None:
-    heard = Heard(0.01)
+    heard = RecordingHandler(0.01)
     heard.put("a", "b", "c")
     await until(lambda: len(heard.names) > 1)
     assert heard.names == ["a", "b", "c"]
@@ -67,7 +67,7 @@ async def test_those_behind_it_come_together_and_in_their_order() -> None:
 
 
 async def test_a_flood_gives_way_to_others() -> None:
-    heard = Heard(0.001)
+    heard = RecordingHandler(0.001)
     heard.put(*map(str, range(1 + 3 * SLICE)))
     turns = [len(heard.names)]
     while turns[-1] < 1 + 3 * SLICE:
@@ -78,7 +78,7 @@ async def test_a_flood_gives_way_to_others() -> None:
 
 
 async def test_an_event_that_cannot_be_handed_over_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    heard = Heard(0.01, broken="b")
+    heard = RecordingHandler(0.01, broken="b")
     with caplog.at_level(logging.ERROR):
         heard.put("a", "b", "c")
         await until(lambda: heard.names == ["a", "c"])

@@ -22,7 +22,7 @@ NODE = "n0"
 
 
 @dataclass
-class Clock:
+class FakeClock:
     """Time that passes when told."""
 
     now: float = 1000.0
@@ -40,7 +40,7 @@ class World:
     services: NodeServices
     api: NodeApi
     folder: Path
-    clock: Clock = field(default_factory=Clock)
+    clock: FakeClock = field(default_factory=FakeClock)
 
     @property
     def node(self) -> SimulatedNode:

@@ -314,12 +314,12 @@ async def test_a_stream_that_is_not_understood_ends(sent: bytes) -> None:
     reader = asyncio.StreamReader()
     reader.feed_data(sent)
     with pytest.raises(TtrpcError):
-        await TtrpcLink(reader, _Pieces(asyncio.StreamReader(), 1), {}).run()  # type: ignore[arg-type]  # writes in pieces, as a socket does
+        await TtrpcLink(reader, _FakeChunkWriter(asyncio.StreamReader(), 1), {}).run()  # type: ignore[arg-type]  # writes in pieces, as a socket does
 
 
 async def test_calls_fail_when_the_connection_ends() -> None:
     reader = asyncio.StreamReader()
-    link = TtrpcLink(reader, _Pieces(asyncio.StreamReader(), 1), {})  # type: ignore[arg-type]  # as above
+    link = TtrpcLink(reader, _FakeChunkWriter(asyncio.StreamReader(), 1), {})  # type: ignore[arg-type]  # as above
     reading = asyncio.create_task(link.run())
     call = asyncio.create_task(link.call("s/m", nri_pb2.Empty(), nri_pb2.Empty, 5))
     await asyncio.sleep(0)
@@ -330,7 +330,7 @@ async def test_calls_fail_when_the_connection_ends() -> None:
     await reading
 
 
-class _Pieces:
+class _FakeChunkWriter:
     """A writer that delivers in pieces of one size."""
 
     def __init__(self, reader: asyncio.StreamReader, size: int) -> None:
@@ -352,6 +352,6 @@ async def _pair(pieces: int) -> tuple[TtrpcLink, TtrpcLink]:
     to_client, to_server = asyncio.StreamReader(), asyncio.StreamReader()
     kind = nri_pb2.RegisterPluginRequest
     methods = {"s/Echo": (kind, lambda request: request), "s/Fails": (kind, lambda _: 1 // 0)}
-    client = TtrpcLink(to_client, _Pieces(to_server, pieces), {})  # type: ignore[arg-type]  # as above
-    server = TtrpcLink(to_server, _Pieces(to_client, pieces), methods, serves=2)  # type: ignore[arg-type]  # as above
+    client = TtrpcLink(to_client, _FakeChunkWriter(to_server, pieces), {})  # type: ignore[arg-type]  # as above
+    server = TtrpcLink(to_server, _FakeChunkWriter(to_client, pieces), methods, serves=2)  # type: ignore[arg-type]  # as above
     return client, server

@@ -90,7 +90,7 @@ async def test_by_default_a_double_hold_is_only_said(tmp_path: Path) -> None:
             assert made.assigned() == TWICE
 
 
-class OvertakenWriter:
+class FakeRebindWriter:
     """``RebindWriter``, as far as a repair uses it: a pod is deleted while it is read, and the watch tells first."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -114,7 +114,7 @@ async def test_a_pod_deleted_during_a_read_is_not_counted_again() -> None:
         held = Assignment(cpus=CpuSet.parse("0-1"))
         pod = bound(make_pod(name, cpu=2000, created=float(created), assignment=held, started=True), "n")
         world.engine.handlers.bound_pods.observe("ADDED", pod)
-    writer = OvertakenWriter(world.engine)
+    writer = FakeRebindWriter(world.engine)
     repair = DoubleHoldRepair(
         world.engine, RebindPorts(cast("RebindWriter", writer), cast("RebindRecorder", world.diary))
     )

@@ -62,7 +62,7 @@ async def scheduling(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
             yield cluster, runtime
 
 
-class LocalService:
+class FakeScheduler:
     """An HTTP server on loopback that answers every request with the same body."""
 
     def __init__(self, body: bytes) -> None:
@@ -198,7 +198,7 @@ async def test_nodes_of_a_scheduler_of_another_version(tmp_path: Path) -> None:
         kubeconfig = str(server.write_kubeconfig(tmp_path / "kubeconfig"))
         outputs = []
         for entry in (ENTRY, old):
-            async with LocalService(json.dumps({"nodes": [entry]}).encode()) as port:
+            async with FakeScheduler(json.dumps({"nodes": [entry]}).encode()) as port:
                 words = ["nodes", "--kubeconfig", kubeconfig, "--scheduler", f"http://127.0.0.1:{port}"]
                 outputs.append((await asyncio.to_thread(CliRunner().invoke, main, words)).output)
     assert outputs[0].splitlines()[1].split() == ["n", *["-"] * 6, "ok"]
@@ -208,7 +208,7 @@ async def test_nodes_of_a_scheduler_of_another_version(tmp_path: Path) -> None:
 async def test_nodes_of_the_leader_import_little(tmp_path: Path) -> None:
     """Start-up time is import time: with these modules, the command needs 1.5 s of CPU instead of 0.3 s."""
     cluster = json.dumps({"nodes": [ENTRY]}).encode()
-    async with ApiServer() as server, LocalService(cluster) as port:
+    async with ApiServer() as server, FakeScheduler(cluster) as port:
         for name in ("koord-numa", "scheduling"):
             server.store.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": {"holderIdentity": "me"}}
@@ -240,7 +240,7 @@ def forward(kubeconfig: Path, namespace: str, pod: str, port: int, path: str) ->
 
 async def test_large_documents_arrive_whole(tmp_path: Path) -> None:
     """A frame has its length in two or in eight bytes, and a reader may get half of it."""
-    async with ApiServer() as server, LocalService(b"x" * 300_000) as port:
+    async with ApiServer() as server, FakeScheduler(b"x" * 300_000) as port:
         server.store.create(in_default("me"))
         server.local_ports["default", "me", 80] = port
         kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")

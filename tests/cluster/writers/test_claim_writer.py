@@ -92,7 +92,7 @@ async def test_nothing_is_taken_back_without_leave(
     assert reserved_for(server) == ["uid-pod"]
 
 
-class Overtaken:
+class FakeLeadership:
     """Whether the writer may still write: at first yes. Before it does, a newer cycle reserves the same claim."""
 
     def __init__(self, writer: ApiClaimWriter, claim: ResourceClaim) -> None:
@@ -111,7 +111,7 @@ async def test_a_late_release_keeps_the_reservation_of_a_newer_cycle(
     server: ApiServer, writer: ApiClaimWriter, claim: ResourceClaim
 ) -> None:
     """A former leader has looked at the claim and the pod; before it writes, the new leader goes on with the same reservation."""
-    overtaken = Overtaken(writer, claim)
+    overtaken = FakeLeadership(writer, claim)
     await writer.reserve(claim, POD, ALLOCATION)
     await writer.release(claim, POD, overtaken)
     assert overtaken.asked == 2
@@ -123,7 +123,7 @@ async def test_a_late_deallocation_keeps_devices_of_a_newer_cycle(
 ) -> None:
     await writer.reserve(claim, POD, ALLOCATION)
     with pytest.raises(Conflict):
-        await writer.deallocate(claim, POD.uid, Overtaken(writer, claim))
+        await writer.deallocate(claim, POD.uid, FakeLeadership(writer, claim))
     assert stored(server)["status"]["allocation"]
 
 

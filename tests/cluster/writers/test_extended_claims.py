@@ -190,7 +190,7 @@ async def test_the_pods_status_names_the_claim_until_it_is_cleared(
     assert "extendedResourceClaimStatus" not in server.store.get("pods", "pod", "default")["status"]
 
 
-class _Forgetful(Api):
+class _FakeForgetfulApi(Api):
     """A server that does not know the field, and drops it."""
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ class _Forgetful(Api):
 
 async def test_a_server_that_does_not_keep_the_status_is_told_of() -> None:
     with pytest.raises(Invalid, match="feature gate DRAExtendedResource is off"):
-        await ApiClaimWriter(_Forgetful()).map_requests(PodKey("default", "pod", "uid"), "claim", ())
+        await ApiClaimWriter(_FakeForgetfulApi()).map_requests(PodKey("default", "pod", "uid"), "claim", ())
 
 
 def test_the_annotation_makes_the_claim() -> None:

@@ -49,14 +49,14 @@ def test_distances_are_summed_both_ways_and_missing_is_far() -> None:
     assert spread(0b11, {(0, 0): 10, (0, 1): 15, (1, 0): 21}) == 46 + UNKNOWN_DISTANCE
 
 
-class Halves:
+class FakeHalvesProvider:
     """Hands out an even count from the left, an odd one from the right."""
 
     def hints(self, ask: int) -> Answer:
         return {"thing": [Hint(0b10 if ask % 2 else 0b01, preferred=True)]}
 
 
-class Silent:
+class FakeSilentProvider:
     """Has nothing to say."""
 
     def hints(self, ask: int) -> Answer:
@@ -64,5 +64,5 @@ class Silent:
 
 
 def test_providers_are_asked_in_order() -> None:
-    providers: list[HintProvider[int]] = [Halves(), Silent()]
+    providers: list[HintProvider[int]] = [FakeHalvesProvider(), FakeSilentProvider()]
     assert gather(providers, 3) == [{"thing": [Hint(0b10, preferred=True)]}, None]

@@ -18,7 +18,7 @@ POD = Pod(PodKey("default", "db", "u"), PodRequest(constraints=Constraints(claim
 THERE = Placement("n")
 
 
-class Writer:
+class RecordingVolumeWriter:
     """A volume writer that remembers what it was asked, and fails when told to."""
 
     def __init__(self) -> None:
@@ -44,9 +44,11 @@ class Writer:
             raise Unavailable("503")
 
 
-def binding(claim: PersistentVolumeClaim = CLAIM, *volumes: PersistentVolume) -> tuple[World, VolumeBinding, Writer]:
+def binding(
+    claim: PersistentVolumeClaim = CLAIM, *volumes: PersistentVolume
+) -> tuple[World, VolumeBinding, RecordingVolumeWriter]:
     """A scheduler that knows one node, one claim and these volumes, with a pod that waits, and the step with its writer."""
-    world, writer = make_world(), Writer()
+    world, writer = make_world(), RecordingVolumeWriter()
     engine = world.engine
     engine.handlers.nodes.replace([Node("n", allocatable={"cpu": 8000, "pods": 110})])
     engine.volumes.claims.observe(None, claim)

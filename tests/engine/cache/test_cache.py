@@ -20,7 +20,7 @@ from tests.engine.clusters import placed_anyhow, random_node, random_pod, random
 from tests.engine.world import bound, list_into, make_node, make_pod, make_topology
 
 
-class Heard:
+class RecordingListener:
     """Remembers what a state reported."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Heard:
 
 
 def new_state() -> tuple[Cache, list[tuple[ClusterEvent | None, str]]]:
-    heard = Heard()
+    heard = RecordingListener()
     return Cache(heard), heard.changes
 
 

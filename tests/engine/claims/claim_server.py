@@ -13,7 +13,7 @@ from koord_numa.ports import DELETED, Conflict, StillAllowed
 from koord_numa.wire.resource_claims import extended_claim_json, parse_resource_claim
 
 
-class Server:
+class FakeClaimWriter:
     """``ClaimWriter`` on a lister: it writes as the API server does, and fails when told to."""
 
     def __init__(self, lister: ClaimLister) -> None:

@@ -19,7 +19,7 @@ from koord_numa.wire.resource_claims import parse_resource_claim
 from koord_numa.wire.resource_slices import parse_resource_slice, parse_taint_rule
 from tests.core.claims.test_taint_rules import rule
 from tests.core.claims.worlds import cel, claim_object, device, device_class, request
-from tests.engine.claims.claim_server import Server as ClaimServer
+from tests.engine.claims.claim_server import FakeClaimWriter as ClaimServer
 from tests.engine.preemption.world import leaves
 from tests.engine.world import World, make_node, make_pod, make_world
 

@@ -21,7 +21,7 @@ from koord_numa.engine.claims.pre_bind import ClaimPreBind
 from koord_numa.ports import DELETED, Conflict, Unavailable
 from koord_numa.wire.resource_claims import parse_resource_claim
 from tests.core.claims.worlds import claim_object, device, device_class, published, request
-from tests.engine.claims.claim_server import Server
+from tests.engine.claims.claim_server import FakeClaimWriter
 
 NODE = Node("node-1")
 POD = Pod(PodKey("default", "pod", "uid-pod"), PodRequest(), resource_claims=(PodResourceClaim("c", "claim"),))
@@ -42,12 +42,12 @@ class World:
         self.lister.replace_classes([device_class("gpu")])
         self.lister.observe_claim(None, self.claim(**claim))
         self.lister.synced()
-        self.server = Server(self.lister)
+        self.server = FakeClaimWriter(self.lister)
         self.step = ClaimPreBind(self.lister, self.resolver, self.server, self.waits, self.waits)
 
     def deallocation(self) -> Deallocation:
         """What pods that fit nowhere give up."""
-        outside = Outside(self.server, Leader(), self.waits, self.waits)
+        outside = Outside(self.server, FakeLeader(), self.waits, self.waits)
         return Deallocation(self.lister, self.resolver, self.placed.copy, outside)
 
     async def waits(self, pod: PodKey) -> bool:
@@ -250,7 +250,7 @@ async def test_an_unshared_allocation_for_another_node_is_given_up() -> None:
     assert world.in_use == []
 
 
-class Leader:
+class FakeLeader:
     def fresh(self) -> bool:
         return True
 

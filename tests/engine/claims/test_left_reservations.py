@@ -14,7 +14,7 @@ from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.ports import Unavailable
 from koord_numa.wire.resource_claims import parse_resource_claim
 from tests.core.claims.worlds import claim_object, device, device_class, published, request
-from tests.engine.claims.claim_server import Server
+from tests.engine.claims.claim_server import FakeClaimWriter
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 
 USER = make_pod("user", resource_claims=(PodResourceClaim("c", "claim"),))
@@ -23,9 +23,9 @@ FIRST, LATE = (replace(make_pod(name, cpu=90_000), resource_claims=USER.resource
 
 
 @asynccontextmanager
-async def shared_claim(reserved_for: Pod, *waiting: Pod) -> AsyncIterator[tuple[World, Server]]:
+async def shared_claim(reserved_for: Pod, *waiting: Pod) -> AsyncIterator[tuple[World, FakeClaimWriter]]:
     """A node where a pod uses a claim, which a cycle that was cut off has reserved for another one too; these pods wait."""
-    writer = Server(ClaimLister(lambda: None, lambda _: None))
+    writer = FakeClaimWriter(ClaimLister(lambda: None, lambda _: None))
     world = make_world(make_node("node-1"), claim_writer=writer)
     claims = writer.lister = world.engine.claims
     claims.replace_slices([published("gpu", [device("a")])])

@@ -15,7 +15,7 @@ from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.resource_claims import claim_amounts_json, parse_resource_claim
 from koord_numa.wire.resource_slices import parse_resource_slice
 from tests.core.claims.worlds import claim_object, device, device_class, request
-from tests.engine.claims.claim_server import Server
+from tests.engine.claims.claim_server import FakeClaimWriter
 from tests.engine.world import World, make_node, make_pod, make_world
 
 N = 10**9
@@ -151,7 +151,7 @@ async def test_amounts_are_written_before_the_bind_and_then_cleared() -> None:
     async def waits(_: Any) -> bool:
         return True
 
-    server = Server(world.engine.claims)
+    server = FakeClaimWriter(world.engine.claims)
     step = ClaimPreBind(world.engine.claims, world.engine.handle.resource_claims, server, waits, waits)
     pod = asks(world, "p", 4, cpu=1000)
     found = verdict(world, pod)

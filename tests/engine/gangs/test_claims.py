@@ -14,7 +14,7 @@ from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.ports import Unavailable
 from koord_numa.wire.resource_claims import parse_resource_claim
 from tests.core.claims.worlds import claim_object, device, device_class, published, request
-from tests.engine.claims.claim_server import Server
+from tests.engine.claims.claim_server import FakeClaimWriter
 from tests.engine.preemption.world import leaves, make_room, wrote
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 
@@ -35,8 +35,8 @@ def claim(name: str, **changes: Any) -> ResourceClaim:
     return replace(parse_resource_claim(claim_object(request("r", "gpu"), name=name)), version="1", **changes)
 
 
-def world_of(nodes: list[Node], pools: list[Any], *claims: ResourceClaim) -> tuple[World, Server]:
-    server = Server(ClaimLister(lambda: None, lambda _key: None))
+def world_of(nodes: list[Node], pools: list[Any], *claims: ResourceClaim) -> tuple[World, FakeClaimWriter]:
+    server = FakeClaimWriter(ClaimLister(lambda: None, lambda _key: None))
     world = make_world(*nodes, claim_writer=server)
     lister = server.lister = world.engine.claims
     lister.replace_slices(pools)

@@ -14,7 +14,7 @@ TURNS = 200  # of the loop, in which everything that can go on does
 
 
 @dataclass
-class SlowFor:
+class FakeSlowWriter:
     """Writes of the condition of one pod are not answered before it is opened."""
 
     name: str
@@ -35,7 +35,7 @@ async def turns() -> None:
 
 
 async def test_hanging_conditions_of_one_pod_delay_no_other_pods() -> None:
-    world, slow = make_world(make_node("node")), SlowFor("slow")
+    world, slow = make_world(make_node("node")), FakeSlowWriter("slow")
     world.server.set_unschedulable = slow.set_unschedulable  # type: ignore[method-assign]  # a slower one
     pods = [make_pod("slow", cpu=99_000), make_pod("other", cpu=99_000)]
     world.waits(*pods)
@@ -56,7 +56,7 @@ async def test_hanging_conditions_of_one_pod_delay_no_other_pods() -> None:
 
 
 async def test_a_condition_that_cannot_be_written_delays_no_other_pods() -> None:
-    world, slow = make_world(make_node("node")), SlowFor("")
+    world, slow = make_world(make_node("node")), FakeSlowWriter("")
     pods = [make_pod(f"pod-{number}", cpu=99_000) for number in range(50)]
     world.waits(*pods)
     conditions = world.engine.handle.conditions
@@ -77,7 +77,7 @@ async def test_a_condition_that_cannot_be_written_delays_no_other_pods() -> None
 
 
 async def test_a_due_condition_can_be_written_with_another_write() -> None:
-    world, written = make_world(make_node("node")), SlowFor("")
+    world, written = make_world(make_node("node")), FakeSlowWriter("")
     world.server.set_unschedulable = written.set_unschedulable  # type: ignore[method-assign]  # one that remembers
     pods = [make_pod(name, cpu=99_000) for name in ("pod", "failing", "leaving", "other")]
     world.waits(*pods)
@@ -110,7 +110,7 @@ async def test_a_due_condition_can_be_written_with_another_write() -> None:
 
 
 async def test_a_held_condition_is_written_with_a_request_or_later() -> None:
-    world, written = make_world(make_node("node")), SlowFor("")
+    world, written = make_world(make_node("node")), FakeSlowWriter("")
     world.server.set_unschedulable = written.set_unschedulable  # type: ignore[method-assign]  # one that remembers
     pods = [make_pod(name, cpu=99_000) for name in ("lent", "released", "late", "leaving")]
     world.waits(*pods)
@@ -134,7 +134,7 @@ async def test_a_held_condition_is_written_with_a_request_or_later() -> None:
 
 
 async def test_a_released_condition_is_written_after_an_update() -> None:
-    world, written = make_world(make_node("node")), SlowFor("")
+    world, written = make_world(make_node("node")), FakeSlowWriter("")
     world.server.set_unschedulable = written.set_unschedulable  # type: ignore[method-assign]  # one that remembers
     pod = make_pod("pod", cpu=99_000)
     world.waits(pod)

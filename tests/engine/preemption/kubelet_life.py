@@ -22,7 +22,7 @@ from koord_numa.sandbox.machines.description import NodeDescription, read_descri
 from koord_numa.sandbox.machines.topologies import node_object
 from koord_numa.wire import parse_node, parse_pod, parse_topology
 from koord_numa.wire.pod_annotations import resource_status
-from tests.engine.world import Server, make_world
+from tests.engine.world import FakeBinder, make_world
 
 JsonObject = dict[str, Any]
 
@@ -46,7 +46,7 @@ DEVICE: Final = "example.com/device"
 LOWS: Final = tuple(f"low-{number}" for number in range(4))
 
 
-class ApiServer(Server):
+class ApiServer(FakeBinder):
     """A binder in front of pods as JSON. Every change is news for the engine and for the kubelet."""
 
     def __init__(self) -> None:

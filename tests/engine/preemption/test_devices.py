@@ -20,7 +20,7 @@ from koord_numa.ports import DELETED
 from koord_numa.wire.resource_claims import parse_resource_claim
 from koord_numa.wire.resource_slices import parse_resource_slice
 from tests.core.claims.worlds import claim_object, device, device_class, request
-from tests.engine.claims.claim_server import Server as ClaimServer
+from tests.engine.claims.claim_server import FakeClaimWriter as ClaimServer
 from tests.engine.preemption.world import leaves, make_room, wrote
 from tests.engine.world import World, bound, make_node, make_pod, make_world
 

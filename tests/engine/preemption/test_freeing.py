@@ -17,7 +17,7 @@ from tests.engine.world import World, make_pod
 
 
 @dataclass
-class SlowEvictions:
+class FakeEvictions:
     """Evictions are asked for, and answered when it is opened."""
 
     world: World
@@ -57,7 +57,7 @@ def full(count: int, *pods: Pod) -> tuple[World, tuple[str, ...]]:
 
 async def test_several_nodes_are_freed_at_a_time() -> None:
     world, names = full(3, *(large(f"pod-{number}", created=number) for number in range(3)))
-    slow = SlowEvictions(world)
+    slow = FakeEvictions(world)
     await world.settle()
     work = asyncio.create_task(world.engine.preemption.work())
     await until(lambda: len(slow.asked) == 3)
@@ -69,7 +69,7 @@ async def test_several_nodes_are_freed_at_a_time() -> None:
 
 async def test_a_plan_waits_for_a_node_that_is_being_freed() -> None:
     world = crowded(*FULL)
-    slow = SlowEvictions(world)
+    slow = FakeEvictions(world)
     world.waits(important("first"), important("second", created=1.0))
     await world.settle()
     work = asyncio.create_task(world.engine.preemption.work())
@@ -88,7 +88,7 @@ async def test_a_plan_waits_for_a_node_that_is_being_freed() -> None:
 async def test_plans_with_budgets_are_executed_one_after_the_other() -> None:
     world, _ = full(2, large("first"), large("second", created=1.0))
     world.engine.handlers.budgets.observe("ADDED", DisruptionBudget("default", "all", LabelSelector(), allowed=2))
-    slow = SlowEvictions(world)
+    slow = FakeEvictions(world)
     await world.settle()
     work = asyncio.create_task(world.engine.preemption.work())
     await until(lambda: bool(slow.asked))
@@ -117,7 +117,7 @@ async def test_a_missing_right_is_met_by_few_pods() -> None:
 
 async def test_what_is_under_way_ends_with_the_engine() -> None:
     world, _ = full(1, large("pod"))
-    slow = SlowEvictions(world)
+    slow = FakeEvictions(world)
     running_engine = asyncio.create_task(world.engine.run())
     await until(lambda: bool(slow.asked))
     await world.engine.stop()
