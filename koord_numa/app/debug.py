@@ -7,7 +7,7 @@ As Koordinator's scheduler service, which dumps a node's allocations at ``/nodes
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from koord_numa.core.kubelet.view import KubeletView, known_of
+from koord_numa.core.kubelet import KubeletView, known_of
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Rejection

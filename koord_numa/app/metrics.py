@@ -23,7 +23,7 @@ from koord_numa.cluster.events import EventRecorder
 from koord_numa.cluster.leader_election import LeaderElection, LeaseConflicts, NoElection
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.devices import free_devices, free_partitions
-from koord_numa.core.kubelet.demand import REASONS
+from koord_numa.core.kubelet import REASONS
 from koord_numa.core.objects.verdicts import Alignment, Reason
 from koord_numa.core.rebind.plan import RebindPhase
 from koord_numa.core.resources import CPU, MILLI

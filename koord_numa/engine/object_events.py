@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from koord_numa.core.explain import amounts_text, bare_amount, explain
-from koord_numa.core.kubelet.view import unknown_words
+from koord_numa.core.kubelet import unknown_words
 from koord_numa.core.objects.devices import devices_text
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodKey

@@ -102,8 +102,8 @@ def _chosen_reserved(host: Host, kubelet: KubeletOptions) -> CpuSet:
     """Return the CPUs that a static kubelet reserves if its configuration names only amounts."""
     # The running agent reads them from the kubelet: it does not load these modules, which need memory.
     from koord_numa.core.cpu_topology import cpu_topology_of  # noqa: PLC0415  (its memory)
-    from koord_numa.core.kubelet.cpu_assignment import assign  # noqa: PLC0415  (its memory)
-    from koord_numa.core.kubelet.options import StaticOptions  # noqa: PLC0415  (its memory)
+    from koord_numa.core.cpus.kubelet_assignment import assign  # noqa: PLC0415  (its memory)
+    from koord_numa.core.cpus.kubelet_options import StaticOptions  # noqa: PLC0415  (its memory)
 
     machine = cpu_topology_of(
         (cpu.id, cpu.core, cpu.socket, cpu.numa, cpu.socket if cpu.l3 is None else cpu.l3) for cpu in host.cpus

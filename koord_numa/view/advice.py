@@ -9,7 +9,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.devices import COUNTED_DEVICES, NO_OBJECT, TYPE_OF, UNUSABLE
 from koord_numa.core.explain import DROPPED, amounts_text, bare_amount, closest_nodes, cpus_text
 from koord_numa.core.fit.node_filters import CORDONED, fits_node_affinity, fits_node_name, fits_taints
-from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.kubelet import KubeletView
 from koord_numa.core.objects.constraints import Toleration
 from koord_numa.core.objects.devices import DeviceExclusive, DeviceHint, PartitionPolicy, PartitionSpec, TopologyScope
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Taint

@@ -17,7 +17,7 @@ from koord_numa.core.claims.inventory import Device, DeviceId
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet, members
 from koord_numa.core.devices import DeviceOffer, free_devices, free_partitions
-from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.kubelet import KubeletView
 from koord_numa.core.objects.constraints import NodeTerm, Operator
 from koord_numa.core.objects.devices import GPU
 from koord_numa.core.objects.request import Pod

@@ -9,8 +9,8 @@ import orjson
 from pydantic import Field, TypeAdapter
 
 from koord_numa.core.cpu_topology import MAX_NUMA
+from koord_numa.core.cpus.kubelet_options import CPU_OPTIONS, TOPOLOGY_OPTIONS
 from koord_numa.core.cpuset import MAX_CPU, CpuSet
-from koord_numa.core.kubelet.options import CPU_OPTIONS, TOPOLOGY_OPTIONS
 from koord_numa.core.objects.node import DEFAULT_MAX_NUMA_NODES, KubeletConfig, Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope, NumaPolicy
 from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, MILLI, is_hugepages
@@ -377,7 +377,7 @@ def _read_option(option: str, value: str, known: frozenset[str], path: FieldPath
     Return whether the option is on.
 
     An option that this version does not know may have any value (``numa-allocation-strategy=most-allocated``): every
-    value except false turns it on, and ``core/kubelet/options.py`` defines the consequences. Raises ``WireError`` for a
+    value except false turns it on, and ``core/cpus/kubelet_options.py`` defines the consequences. Raises ``WireError`` for a
     known option that is neither true nor false.
     """
     return BOOLEANS.read(value, path) if option in known or value in _FALSE else True

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from koord_numa.core.kubelet.options import StatedOptions
+from koord_numa.core.cpus.kubelet_options import StatedOptions
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.scheduling.filters import evaluate
 from koord_numa.core.scheduling.request import Profile, scheduling_request

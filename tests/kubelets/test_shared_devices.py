@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.state import DevicePool, KubeletState, PluginDevice
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.verdicts import Rejection
@@ -70,7 +70,7 @@ def worlds(life: SharedLife, placed: list[dict[str, Any]]) -> Worlds:
         state: KubeletState | None = KubeletState.empty(replace(life.agent.kubelet, devices={GPU: pool}))
         for number, spec in enumerate(placed):
             verdict = (
-                admit(state, f"p{number}", parse_pod(life.pod("pod", spec)).request) if state is not None else None
+                admit_pod(state, f"p{number}", parse_pod(life.pod("pod", spec)).request) if state is not None else None
             )
             state = verdict.state if isinstance(verdict, Admitted) else None
         if state is not None and life.in_use_of(state) == shown:
@@ -94,7 +94,7 @@ def test_a_yes_holds_however_devices_are_shared(policy: KubeletPolicy, in_full: 
             request = parse_pod(life.pod("question", spec)).request
             said = f"{[bin(mask) for mask in wiring]} after {placed}: {spec} {answer}"
             if not isinstance(answer, Rejection):
-                assert all(isinstance(admit(state, "question", request), Admitted) for state in states), said
+                assert all(isinstance(admit_pod(state, "question", request), Admitted) for state in states), said
         spec = dice.choice(ASKED[:2])
         if isinstance(life.ask(spec), Rejection):
             return

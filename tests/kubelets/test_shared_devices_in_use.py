@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.wire import parse_pod
@@ -46,7 +46,7 @@ def gpus(count: int) -> Spec:
 def admits(life: SharedLife, spec: Spec) -> bool:
     """Would the kubelet take it?"""
     request = parse_pod(life.pod("question", spec)).request
-    return isinstance(admit(life.agent._state, "question", request), Admitted)
+    return isinstance(admit_pod(life.agent._state, "question", request), Admitted)
 
 
 @pytest.mark.parametrize("fingerprint", [True, False])

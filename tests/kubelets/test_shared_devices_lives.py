@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.state import DevicePool, KubeletState, PluginDevice
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
@@ -64,7 +64,7 @@ class Worlds:
         uid = self.life.arriving[-1][0]
         self.life.admit()
         self._hear()
-        verdicts = [admit(state, uid, self.request(self.life.objects[uid]["spec"])) for state in self.states]
+        verdicts = [admit_pod(state, uid, self.request(self.life.objects[uid]["spec"])) for state in self.states]
         self.states = [verdict.state for verdict in verdicts if isinstance(verdict, Admitted)]
         self.log.append(("place", uid, spec))
 
@@ -128,6 +128,6 @@ def test_an_admission_holds_on_every_indistinguishable_node(seed: int) -> None:
             if isinstance(worlds.life.ask(spec), Rejection):
                 continue
             said += 1
-            verdicts = [admit(state, "question", worlds.request(spec)) for state in worlds.states]
+            verdicts = [admit_pod(state, "question", worlds.request(spec)) for state in worlds.states]
             assert all(isinstance(verdict, Admitted) for verdict in verdicts), f"{worlds.log} {spec}"
     assert said > STEPS

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.kubelet.options import StatedOptions
+from koord_numa.core.cpus.kubelet_options import StatedOptions
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy, UnknownKubeletOptions

@@ -194,7 +194,7 @@ def _found(snapshot: "Snapshot", question: Question) -> "Pod":
 
 def _bound(pod: "Pod", snapshot: "Snapshot") -> Iterator[str]:
     from koord_numa.cli.render.nodes import claim_rows
-    from koord_numa.core.kubelet.view import KubeletView
+    from koord_numa.core.kubelet import KubeletView
     from koord_numa.view.documents import node_claims
     from koord_numa.view.text import NONE, numa_text
 

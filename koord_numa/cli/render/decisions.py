@@ -13,7 +13,7 @@ from koord_numa.cli.render.placements import sentences
 from koord_numa.cli.render.tables import Columns
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import ELSEWHERE, describe
-from koord_numa.core.kubelet.view import KubeletView, known_of
+from koord_numa.core.kubelet import KubeletView, known_of
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.pod_resources import effective_requests

@@ -11,7 +11,7 @@ from koord_numa.cli.render.output import HEADINGS, Output, node_row
 from koord_numa.cli.render.tables import Columns
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import amounts_text
-from koord_numa.core.kubelet.view import KubeletView, known_of
+from koord_numa.core.kubelet import KubeletView, known_of
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.resources import CPU, MEMORY
 from koord_numa.core.state.inventory import Inventory, NodeSnapshot

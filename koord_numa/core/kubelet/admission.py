@@ -12,6 +12,7 @@ from itertools import chain, product
 from operator import attrgetter, or_
 from typing import Final
 
+from koord_numa.core.cpus.kubelet_options import THREADS
 from koord_numa.core.cpuset import EMPTY, CpuSet, members
 from koord_numa.core.explain import cpus_text
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
@@ -32,7 +33,6 @@ from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.hypothesis import Hypothesis, Signature, pins_init_cpus
 from koord_numa.core.kubelet.node_config import packs_sockets
-from koord_numa.core.kubelet.options import THREADS
 from koord_numa.core.kubelet.replay import Shares, answer, orders, shares_of
 from koord_numa.core.kubelet.state import (
     DECISION,

@@ -374,7 +374,7 @@ class Trust(Enum):
     INFERRED = "inferred"  # lower bounds of what is free: a memory manager without hints rejects the pod
 
 
-def admit(state: KubeletState, uid: str, request: PodRequest, trust: Trust = Trust.EXACT) -> Admitted | NotAdmitted:
+def admit_pod(state: KubeletState, uid: str, request: PodRequest, trust: Trust = Trust.EXACT) -> Admitted | NotAdmitted:
     """Return the kubelet's answer to a pod in this state, which is not changed."""
     answer = dry_run(state, request, trust)
     if isinstance(answer, NotAdmitted):

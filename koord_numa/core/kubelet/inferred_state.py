@@ -13,6 +13,7 @@ from itertools import combinations
 from typing import Final
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
+from koord_numa.core.cpus.kubelet_options import CLOSEST_NUMA
 from koord_numa.core.cpuset import lowest, members
 from koord_numa.core.explain import needs_text
 from koord_numa.core.kubelet.admit import DryRunAdmitted, Trust, dry_run
@@ -21,7 +22,6 @@ from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.demand import ContainerDemand, PodDemand, is_memory, pod_demand
 from koord_numa.core.kubelet.hypothesis import SOMEONE, Hypothesis, held_by_init, most_used, pins_init_cpus
 from koord_numa.core.kubelet.node_config import NodeConfig, config_variants, counts_in_full, first_cpus, sharing_of
-from koord_numa.core.kubelet.options import CLOSEST_NUMA
 from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState, ManagerState, MemoryTable, PluginDevice
 from koord_numa.core.numa.hints import mask_of_ids, masks_of_size, numa_ids
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone

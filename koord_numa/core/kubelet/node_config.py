@@ -14,11 +14,7 @@ from itertools import permutations, product
 from typing import Any, Final, Self
 
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
-from koord_numa.core.cpuset import CpuSet, members
-from koord_numa.core.kubelet.bounds import STRICT
-from koord_numa.core.kubelet.demand import PodDemand, is_memory
-from koord_numa.core.kubelet.hypothesis import Hypothesis, SharedDevices, assumed_pool, deal
-from koord_numa.core.kubelet.options import (
+from koord_numa.core.cpus.kubelet_options import (
     CLOSEST_NUMA,
     FULL_CORES,
     LIKELY_THREADS,
@@ -27,6 +23,10 @@ from koord_numa.core.kubelet.options import (
     STATIC_MEMORY,
     likely_config,
 )
+from koord_numa.core.cpuset import CpuSet, members
+from koord_numa.core.kubelet.bounds import STRICT
+from koord_numa.core.kubelet.demand import PodDemand, is_memory
+from koord_numa.core.kubelet.hypothesis import Hypothesis, SharedDevices, assumed_pool, deal
 from koord_numa.core.kubelet.state import (
     ContainerGrant,
     DevicePool,

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from itertools import chain, combinations, dropwhile, islice
 from typing import Final
 
+from koord_numa.core.cpus.kubelet_assignment import assign
+from koord_numa.core.cpus.kubelet_options import StaticOptions
 from koord_numa.core.cpuset import CpuSet, lowest, members
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.bounds import STRICT
-from koord_numa.core.kubelet.cpu_assignment import assign
 from koord_numa.core.kubelet.cpu_manager import CpuReuse, CpuStock
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.hypothesis import (
@@ -35,7 +36,6 @@ from koord_numa.core.kubelet.hypothesis import (
     variant_of,
 )
 from koord_numa.core.kubelet.node_config import located, packs_sockets
-from koord_numa.core.kubelet.options import StaticOptions
 from koord_numa.core.kubelet.state import EVENT, Grant, KubeletNode, KubeletState, OverBudget, TooManyWays, limited
 from koord_numa.core.kubelet.variants import (
     Departed,

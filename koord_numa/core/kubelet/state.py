@@ -15,9 +15,7 @@ from enum import Enum
 from typing import Any, Final
 
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpuset import EMPTY, CpuSet, members
-from koord_numa.core.kubelet.demand import PodDemand, pod_demand, pod_level_demand
-from koord_numa.core.kubelet.options import (
+from koord_numa.core.cpus.kubelet_options import (
     CLOSEST_NUMA,
     ORDER_OPTIONS,
     OVER_NUMA,
@@ -25,6 +23,8 @@ from koord_numa.core.kubelet.options import (
     STATIC_MEMORY,
     StaticOptions,
 )
+from koord_numa.core.cpuset import EMPTY, CpuSet, members
+from koord_numa.core.kubelet.demand import PodDemand, pod_demand, pod_level_demand
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest

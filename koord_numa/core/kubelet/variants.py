@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
+from koord_numa.core.cpus.kubelet_options import OVER_NUMA
 from koord_numa.core.cpuset import CpuSet, from_each, lowest, members
 from koord_numa.core.kubelet.bounds import STRICT, Sight, everything, may_deal_over_numa, splits_unknown
 from koord_numa.core.kubelet.demand import ContainerDemand, PodDemand, pod_demand
@@ -31,7 +32,6 @@ from koord_numa.core.kubelet.hypothesis import (
     signature,
 )
 from koord_numa.core.kubelet.node_config import Room
-from koord_numa.core.kubelet.options import OVER_NUMA
 from koord_numa.core.kubelet.state import (
     ContainerGrant,
     DevicePool,

@@ -10,6 +10,20 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import field
 from typing import Final, Protocol
 
+from koord_numa.core.cpus.kubelet_options import (
+    ARCHITECTURE,
+    CPU_OPTIONS,
+    NO_RULE,
+    TOPOLOGY_OPTIONS,
+    CoreEvidence,
+    CoreRule,
+    FreeCpus,
+    WholeCores,
+    core_rule,
+    newer_version,
+    surely_whole,
+    unknown_options,
+)
 from koord_numa.core.explain import amounts_text, largest_that_fits, needs_text
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.belief import InFlightPods
@@ -39,20 +53,6 @@ from koord_numa.core.kubelet.inferred_state import (
     without_overlooked,
 )
 from koord_numa.core.kubelet.node_config import ALIGN_BY_SOCKET, NodeConfig
-from koord_numa.core.kubelet.options import (
-    ARCHITECTURE,
-    CPU_OPTIONS,
-    NO_RULE,
-    TOPOLOGY_OPTIONS,
-    CoreEvidence,
-    CoreRule,
-    FreeCpus,
-    WholeCores,
-    core_rule,
-    newer_version,
-    surely_whole,
-    unknown_options,
-)
 from koord_numa.core.kubelet.state import SLICE, KubeletAdmission, KubeletNode, KubeletState, free_on
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodRequest

@@ -14,12 +14,17 @@ from koord_numa.core.fit.pod_placement import (
     spread_counts,
 )
 from koord_numa.core.fit.volumes import storage_with, storage_without
-from koord_numa.core.kubelet.belief import expecting, mask_of
-from koord_numa.core.kubelet.demand import PodDemand, pod_demand
-from koord_numa.core.kubelet.hypothesis import Hypothesis
-from koord_numa.core.kubelet.inferred_state import shown_where_foreseen
-from koord_numa.core.kubelet.replay import without_left
-from koord_numa.core.kubelet.view import KubeletView, kubelet_view
+from koord_numa.core.kubelet import (
+    Hypothesis,
+    KubeletView,
+    PodDemand,
+    expecting,
+    kubelet_view,
+    mask_of,
+    pod_demand,
+    shown_where_foreseen,
+    without_left,
+)
 from koord_numa.core.objects.constraints import DisruptionBudget, HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod

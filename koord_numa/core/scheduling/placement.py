@@ -11,10 +11,16 @@ from koord_numa.core.claims.allocator import NO_SOLUTION
 from koord_numa.core.claims.cpus import unequal_cpus
 from koord_numa.core.claims.device_hints import ClaimDevices, Found, ids_text
 from koord_numa.core.devices import NUMA_SCOPED, Chosen, NodeDeviceHints, Shortage, node_devices, rejection
-from koord_numa.core.kubelet.admission import refuse_exploration, would_admit
-from koord_numa.core.kubelet.bounds import NOT_SURELY_ALIGNED, refuse_unsure
-from koord_numa.core.kubelet.demand import pod_demand
-from koord_numa.core.kubelet.view import KubeletView, refuse_promises, refuse_unpinned
+from koord_numa.core.kubelet import (
+    NOT_SURELY_ALIGNED,
+    KubeletView,
+    pod_demand,
+    refuse_exploration,
+    refuse_promises,
+    refuse_unpinned,
+    refuse_unsure,
+    would_admit,
+)
 from koord_numa.core.numa.hints import masks_of_size, numa_ids
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest

@@ -12,8 +12,7 @@ from typing import Final
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.devices import DeviceOffer
-from koord_numa.core.kubelet.bounds import Aligner, aligner
-from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.kubelet import Aligner, KubeletView, aligner
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.node import Node, NodeReservation, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod

@@ -10,8 +10,7 @@ from typing import Final
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.cpu_request import shaped
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.state import KubeletState, free_on
-from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.kubelet import KubeletState, KubeletView, free_on
 from koord_numa.core.numa.policies import NumaOccupancy
 from koord_numa.core.objects.request import SharedPool
 from koord_numa.core.objects.verdicts import Rejection

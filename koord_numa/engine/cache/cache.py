@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from koord_numa.core.kubelet.options import StatedOptions
+from koord_numa.core.cpus.kubelet_options import StatedOptions
 from koord_numa.core.objects.devices import DeviceInventory
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod

@@ -10,22 +10,28 @@ from itertools import islice
 from math import inf
 from typing import Final
 
-from koord_numa.core.kubelet.belief import Belief, not_counted, refused_ones
-from koord_numa.core.kubelet.demand import (
+from koord_numa.core.kubelet import (
     OUT_OF,
     REASONS,
     SMT_ALIGNMENT,
     TOPOLOGY_AFFINITY,
     UNEXPECTED_ADMISSION,
+    Arrival,
+    Belief,
+    Hypothesis,
+    KubeletNode,
+    NodeConfig,
+    OnTruncation,
+    exact_hypothesis,
+    most_cpus,
+    never_fits,
+    not_counted,
     pod_demand,
+    problem_of,
+    refused_ones,
+    starts,
+    used_starts,
 )
-from koord_numa.core.kubelet.hypothesis import Hypothesis
-from koord_numa.core.kubelet.inferred_state import used_starts
-from koord_numa.core.kubelet.node_config import NodeConfig, exact_hypothesis, starts
-from koord_numa.core.kubelet.replay import Arrival
-from koord_numa.core.kubelet.state import KubeletNode, OnTruncation
-from koord_numa.core.kubelet.variants import most_cpus
-from koord_numa.core.kubelet.view import never_fits, problem_of
 from koord_numa.core.objects.node import KubeletCheckpoint, Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.state.ledger import Holding, Ledger

@@ -10,22 +10,28 @@ from functools import partial
 from operator import is_
 from typing import Final
 
+from koord_numa.core.cpus.kubelet_options import NO_RULE, CoreEvidence, StatedOptions, with_stated_options
 from koord_numa.core.devices import TYPE_OF, DeviceOffer, device_offer
-from koord_numa.core.kubelet.belief import TOO_MANY, Belief, InFlightPods, expecting, expecting_on_each, one_more
-from koord_numa.core.kubelet.demand import PodDemand, pod_demand
-from koord_numa.core.kubelet.hypothesis import Hypothesis
-from koord_numa.core.kubelet.inferred_state import overlooked_use
-from koord_numa.core.kubelet.node_config import NodeConfig
-from koord_numa.core.kubelet.options import NO_RULE, CoreEvidence, StatedOptions, with_stated_options
-from koord_numa.core.kubelet.state import TooManyWays
-from koord_numa.core.kubelet.view import (
+from koord_numa.core.kubelet import (
     ONE_SLICE,
+    TOO_MANY,
+    Belief,
     Explorations,
+    Hypothesis,
+    InFlightPods,
     KubeletView,
+    NodeConfig,
+    PodDemand,
     PodsThere,
+    TooManyWays,
+    expecting,
+    expecting_on_each,
     followed_view,
     frame_of,
     inferred_view,
+    one_more,
+    overlooked_use,
+    pod_demand,
 )
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.devices import DeviceInventory

@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_numa.core.kubelet.options import ARCHITECTURE, STATIC_CPUS, CoreEvidence, core_rule, likely_config
-from koord_numa.core.kubelet.view import core_rule_of
+from koord_numa.core.cpus.kubelet_options import ARCHITECTURE, STATIC_CPUS, CoreEvidence, core_rule, likely_config
+from koord_numa.core.kubelet import core_rule_of
 from koord_numa.core.objects.node import KubeletConfig, Node, Taint
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, NodeBindPolicy, NumaAllocateStrategy, NumaPolicy

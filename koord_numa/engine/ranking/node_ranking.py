@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from koord_numa.core.claims.pools import SELECTOR_LIMITS, TurnOverError
 from koord_numa.core.explain import DROPPED, Group, distance, group_of
 from koord_numa.core.fit.node_filters import soft_taints
-from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.kubelet import KubeletView
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.scheduling.filters import ScoredPlacement, evaluate_alone, score_parts
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from koord_numa.core.allocation.demand import AllocationDemand, CpuUse
 from koord_numa.core.devices import TYPE_OF
-from koord_numa.core.kubelet.demand import pod_demand
+from koord_numa.core.kubelet import pod_demand
 from koord_numa.core.objects.node import DEFAULT_MAX_NUMA_NODES
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import KubeQos, NodeScoring, NumaAllocateStrategy, NumaPolicy, ScoringType

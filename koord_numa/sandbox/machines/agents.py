@@ -5,12 +5,19 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from koord_numa.core.cpu_topology import CpuTopology
+from koord_numa.core.cpus.kubelet_assignment import assign
+from koord_numa.core.cpus.kubelet_options import StaticOptions
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.kubelet.admit import NotAdmitted, admit
-from koord_numa.core.kubelet.cpu_assignment import assign
-from koord_numa.core.kubelet.demand import check_node_fit
-from koord_numa.core.kubelet.options import StaticOptions
-from koord_numa.core.kubelet.state import ContainerGrant, DevicePool, KubeletNode, KubeletState, PluginDevice
+from koord_numa.core.kubelet import (
+    ContainerGrant,
+    DevicePool,
+    KubeletNode,
+    KubeletState,
+    NotAdmitted,
+    PluginDevice,
+    admit_pod,
+    check_node_fit,
+)
 from koord_numa.core.objects.node import KubeletAllocation, KubeletCheckpoint, Node
 from koord_numa.core.objects.request import Assignment, Pod, PodKey
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuBindPolicy, NodeBindPolicy, NumaPolicy, QosClass
@@ -161,7 +168,7 @@ class KubeletAgent:
         if uid not in self._pods:
             # The kubelet releases terminated pods before it allocates.
             self._stale.clear()
-            verdict = admit(self._state, uid, pod.request)
+            verdict = admit_pod(self._state, uid, pod.request)
             # Also for a rejected pod: it is the state after the kubelet has cleaned up.
             self._state = verdict.state
             if isinstance(verdict, NotAdmitted):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from koord_numa.core.cpuset import CpuSet, members
-from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode
+from koord_numa.core.kubelet import ContainerGrant, KubeletNode
 from koord_numa.core.objects.node import (
     ContainerState,
     CpuRow,

@@ -15,7 +15,7 @@ from grpc import aio
 
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpuset import CpuSet, members
-from koord_numa.core.kubelet.state import ContainerGrant
+from koord_numa.core.kubelet import ContainerGrant
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.sandbox.machines.description import PAGE_BYTES, Hardware, NodeDescription, SimulatedDevice
 from koord_numa.sandbox.machines.kubelet_files import cpu_file, device_file, memory_file

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode
+from koord_numa.core.kubelet import ContainerGrant, KubeletNode
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.sandbox.apiserver import ApiError, DeleteOptions, DirectStore, Subscription
 from koord_numa.sandbox.machines.agents import (

@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.kubelet.state import KubeletNode, KubeletState
+from koord_numa.core.kubelet import KubeletNode, KubeletState
 from koord_numa.core.objects.node import KubeletAllocation, KubeletConfig
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList, format_amount

@@ -11,7 +11,7 @@ from typing import Any
 
 from koord_numa.core.cpu_topology import cpu_topology_of
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
+from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit_pod
 from koord_numa.core.kubelet.state import ContainerGrant, DevicePool, Grant, KubeletNode, KubeletState, PluginDevice
 from koord_numa.core.numa.hints import numa_ids
 from koord_numa.core.objects.node import KubeletConfig, Zone
@@ -50,7 +50,7 @@ class Sequence:
         found: list[tuple[KubeletState, Admitted | NotAdmitted | None]] = []
         state = KubeletState.empty(self.node)
         for step in self.steps:
-            verdict = None if step.request is None else admit(state, step.uid, step.request)
+            verdict = None if step.request is None else admit_pod(state, step.uid, step.request)
             state = state.without(step.uid) if verdict is None else verdict.state
             found.append((state, verdict))
         return tuple(found)

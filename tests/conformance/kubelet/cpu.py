@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.cpu_request import NotEnoughCpus
+from koord_numa.core.cpus.kubelet_assignment import take_distributed, take_packed
+from koord_numa.core.cpus.kubelet_options import StaticOptions
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.cpu_assignment import take_distributed, take_packed
-from koord_numa.core.kubelet.options import StaticOptions
 from tests.conformance.vectors import Case, Oracle
 from tests.machines import machine_from_topo
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from tests.conformance.kubelet.worlds import NEVER, Recorded, World
 from tests.conformance.vectors import cases, each_file
 
@@ -21,5 +21,5 @@ def test_recorded_histories_give_recorded_verdicts_and_scans(file: Path) -> None
         assert not [wrong for wrong in played.wrong if wrong[0] < leaks], case["id"]
         for index, event in enumerate(recorded.events[:leaks]):
             if event["ev"] == "ask":
-                answer = admit(played.states[index], str(index), recorded.requests[event["pod"]])
+                answer = admit_pod(played.states[index], str(index), recorded.requests[event["pod"]])
                 assert isinstance(answer, Admitted) is event["kubelet_admits"], f"{case['id']} event {index}: {answer}"

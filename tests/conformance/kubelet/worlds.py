@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from koord_numa.core.cpuset import members
-from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.demand import is_memory
 from koord_numa.core.kubelet.state import ContainerGrant, Grant, KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
@@ -186,7 +186,7 @@ class World:
         for uid in away:
             state = state.without(uid)
         if event["ev"] == "pod":
-            verdict = admit(state, event["uid"], recorded.requests[event["pod"]])
+            verdict = admit_pod(state, event["uid"], recorded.requests[event["pod"]])
             same = isinstance(verdict, Admitted) is event["admitted"] and _same_reason(verdict, event)
             return verdict.state, same
         if event["ev"] == "scan" and recorded.shown[index] < NEVER:

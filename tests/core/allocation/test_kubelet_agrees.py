@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from koord_numa.core.allocation.allocate import AllocateOptions, allocate
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
+from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit_pod
 from koord_numa.core.kubelet.bounds import refuse_unsure
 from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState, PluginDevice
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
@@ -119,7 +119,7 @@ def test_the_kubelet_admits_what_the_allocator_places(
             continue
         if where.aligner is not None and refuse_unsure(request, where.aligner, ledger):
             continue  # as the whole decision does
-        verdict = admit(kubelet, uid, request)
+        verdict = admit_pod(kubelet, uid, request)
         assert not isinstance(verdict, NotAdmitted), f"{verdict.refusal} for {wanted} after {list(ledger.holdings)}"
         assert isinstance(verdict, Admitted)
         kubelet = verdict.state

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from koord_numa.core.cpus.kubelet_options import CoreEvidence, whole_cores
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admission import NOTHING_KNOWN, refuse_exploration, would_admit
-from koord_numa.core.kubelet.admit import Admitted, admit
-from koord_numa.core.kubelet.options import CoreEvidence, whole_cores
+from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.state import Charge, KubeletAdmission, KubeletNode, KubeletState
 from koord_numa.core.kubelet.view import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES, KubeletView, kubelet_view
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
@@ -246,7 +246,7 @@ def test_no(seen: KubeletView, request_: PodRequest, expected: Rejection) -> Non
 
 
 def test_a_node_followed_from_its_first_pod_is_known_to_the_cpu() -> None:
-    seen = exact_view("n", admit(KubeletState.empty(node()), "a", pod(app(6))).state)
+    seen = exact_view("n", admit_pod(KubeletState.empty(node()), "a", pod(app(6))).state)
     assert would_admit(pod(app(2)), seen) == KubeletAdmission(
         numa=((0, {"cpu": 2000}),), mask=0b01, cpus=CpuSet.parse("6-7")
     )
@@ -272,7 +272,7 @@ def test_no_yes_that_the_kubelet_refuses(real: KubeletNode, arriving: list[PodRe
     assume(real.config.topology_policy is SINGLE or not real.pins_memory)
     state, there = KubeletState.empty(real), []
     for number, early in enumerate(arriving):
-        verdict = admit(state, f"u{number}", early)
+        verdict = admit_pod(state, f"u{number}", early)
         state = verdict.state
         if isinstance(verdict, Admitted):
             there.append(held(f"u{number}", early))
@@ -285,4 +285,4 @@ def test_no_yes_that_the_kubelet_refuses(real: KubeletNode, arriving: list[PodRe
     answer = would_admit(one, kubelet_view(Node("n", allocatable=real.allocatable), topology, there))
     if isinstance(answer, Rejection) or answer.explores:
         return
-    assert isinstance(admit(state, "new", one), Admitted)
+    assert isinstance(admit_pod(state, "new", one), Admitted)

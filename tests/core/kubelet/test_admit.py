@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
+from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit_pod
 from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode, KubeletState
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -21,7 +21,7 @@ def run(some: KubeletNode, *pods: PodRequest) -> list[str]:
     """The answers to pods that arrive one after the other: a reason, or what each container got."""
     state, answers = KubeletState.empty(some), []
     for number, one in enumerate(pods):
-        verdict = admit(state, f"u{number}", one)
+        verdict = admit_pod(state, f"u{number}", one)
         state = verdict.state
         if isinstance(verdict, NotAdmitted):
             answers.append(verdict.refusal.reason)
@@ -126,7 +126,7 @@ def test_cases(some: KubeletNode, pods: list[PodRequest], answers: list[str]) ->
 
 
 def test_hints_of_a_granted_pod() -> None:
-    verdict = admit(KubeletState.empty(node()), "u", pod(app(2)))
+    verdict = admit_pod(KubeletState.empty(node()), "u", pod(app(2)))
     assert isinstance(verdict, Admitted)
     (grant,) = verdict.grant.containers
     assert (grant.cpus, grant.hint and grant.hint.mask) == (CpuSet.parse("0-1"), 1)
@@ -167,7 +167,7 @@ def fill(some: KubeletNode, arriving: list[PodRequest]) -> KubeletState:
     """The state after all of them have asked."""
     state = KubeletState.empty(some)
     for number, one in enumerate(arriving):
-        state = admit(state, f"u{number}", one).state
+        state = admit_pod(state, f"u{number}", one).state
     return state
 
 
@@ -179,7 +179,7 @@ def test_removing_what_was_admitted_restores_the_state(
     if some.config.topology_policy is BEST_EFFORT and some.pins_memory:
         some = replace(some, memory={}, config=replace(some.config, memory_policy="None"))
     state = fill(some, before)
-    verdict = admit(state, "new", one)
+    verdict = admit_pod(state, "new", one)
     if isinstance(verdict, NotAdmitted):
         assert _comparable(verdict.state) == _comparable(state)
     else:
@@ -216,14 +216,14 @@ def test_nothing_is_given_twice(some: KubeletNode, arriving: list[PodRequest]) -
 def test_deciding_does_not_change_the_state(some: KubeletNode, before: list[PodRequest], one: PodRequest) -> None:
     state = fill(some, before)
     again = fill(some, before)
-    admit(state, "new", one)
+    admit_pod(state, "new", one)
     assert state == again
 
 
 @given(nodes(), st.integers(1, 8))
 def test_laxer_policies_admit_what_a_strict_policy_admits(some: KubeletNode, cpus: int) -> None:
     refused = [
-        isinstance(admit(KubeletState.empty(_with(some, policy)), "u", pod(app(cpus))), NotAdmitted)
+        isinstance(admit_pod(KubeletState.empty(_with(some, policy)), "u", pod(app(cpus))), NotAdmitted)
         for policy in (BEST_EFFORT, RESTRICTED, SINGLE)
     ]
     assert refused == sorted(refused)

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from koord_numa.core.kubelet import replay
-from koord_numa.core.kubelet.admit import Admitted, DryRunAdmitted, NotAdmitted, Trust, admit, dry_run
+from koord_numa.core.kubelet.admit import Admitted, DryRunAdmitted, NotAdmitted, Trust, admit_pod, dry_run
 from koord_numa.core.kubelet.belief import Belief
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa
@@ -253,7 +253,7 @@ def test_a_late_topology_is_explained_however_much_came_after_it(seed: int) -> N
             state = state.without(gone)
             unseen.append(gone)
         request = pod(init(dice.choice((1, 3))), app(dice.choice((2, 5)))) if early else pod(init(3), app(2))
-        verdict = admit(state, uid, request)
+        verdict = admit_pod(state, uid, request)
         state = verdict.state
         there += [uid] if isinstance(verdict, Admitted) else []
         belief.arrive(uid, request, float(number))

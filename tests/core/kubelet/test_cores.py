@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from koord_numa.core.kubelet.options import CoreEvidence, FreeCpus, WholeCores, whole_cores
+from koord_numa.core.cpus.kubelet_options import CoreEvidence, FreeCpus, WholeCores, whole_cores
 from koord_numa.core.objects.node import KubeletConfig, Zone
 from tests.machines import machine
 

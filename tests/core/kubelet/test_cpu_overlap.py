@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
-from koord_numa.core.kubelet.cpu_assignment import pack
+from koord_numa.core.cpus.kubelet_assignment import pack
+from koord_numa.core.cpus.kubelet_options import StaticOptions
 from koord_numa.core.kubelet.cpu_manager import MAX_CPUS, reuse_by_counts
-from koord_numa.core.kubelet.options import StaticOptions
 
 
 def machine(dice: Random) -> CpuTopology:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord_numa.core.cpus.kubelet_assignment import assign
 from koord_numa.core.cpuset import CpuSet, lowest
-from koord_numa.core.kubelet.cpu_assignment import assign
 from koord_numa.core.kubelet.cpu_manager import CpuReuse, CpuStock, Earlier
 from koord_numa.core.kubelet.demand import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
 from koord_numa.core.kubelet.node_config import NodeConfig

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.cpu_request import NotEnoughCpus
+from koord_numa.core.cpus.kubelet_assignment import assign, representatives, take_distributed, take_packed
+from koord_numa.core.cpus.kubelet_options import StaticOptions
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.cpu_assignment import assign, representatives, take_distributed, take_packed
-from koord_numa.core.kubelet.options import StaticOptions
 from tests.machines import machine
 from tests.strategies import cpusets_of, machines
 

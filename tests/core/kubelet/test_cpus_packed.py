@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpus.cpu_request import NotEnoughCpus
+from koord_numa.core.cpus.kubelet_assignment import assign, take_packed
+from koord_numa.core.cpus.kubelet_options import StaticOptions
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.kubelet.cpu_assignment import assign, take_packed
-from koord_numa.core.kubelet.options import StaticOptions
 from tests.machines import machine, machine_from_topo
 from tests.strategies import cpusets_of, machines
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
+from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit_pod
 from koord_numa.core.kubelet.bounds import has_room
 from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState
 from koord_numa.core.kubelet.view import fits_empty_node, never_fits
@@ -35,7 +35,7 @@ def seen_nodes(draw: st.DrawFn) -> KubeletNode:
 
 @given(seen_nodes(), pods())
 def test_the_answer_is_the_one_of_the_whole_procedure(some: KubeletNode, one: PodRequest) -> None:
-    whole = admit(KubeletState.empty(some), "new", one)
+    whole = admit_pod(KubeletState.empty(some), "new", one)
     assert fits_empty_node(one, some) == isinstance(whole, Admitted)
 
 
@@ -45,7 +45,7 @@ def test_a_pod_that_never_fits_is_refused_in_every_state(
 ) -> None:
     rule = some.whole_cores
     if never_fits(one, some, keeps_cores=rule is not None and rule.threads > 1):
-        assert isinstance(admit(fill(some, before), "new", one), NotAdmitted)
+        assert isinstance(admit_pod(fill(some, before), "new", one), NotAdmitted)
 
 
 @pytest.mark.parametrize("scope", list(KubeletScope))
@@ -83,7 +83,7 @@ def test_an_init_container_ties_the_rest_to_a_small_numa_node() -> None:
     """NUMA node 1 could hold all of it, but the init container goes to NUMA node 0, which has too little memory for the app."""
     some = replace(node(memory={0: {"memory": GI}, 1: {"memory": 4 * GI}}), ids_are_real=False)
     tied = pod(init(4, memory=GI), app(6, memory=2 * GI))
-    assert isinstance(admit(KubeletState.empty(some), "new", tied), NotAdmitted)
+    assert isinstance(admit_pod(KubeletState.empty(some), "new", tied), NotAdmitted)
     assert not fits_empty_node(tied, some)
 
 

@@ -4,7 +4,8 @@ from random import Random
 
 import pytest
 
-from koord_numa.core.kubelet.admit import DryRunAdmitted, admit, dry_run
+from koord_numa.core.cpus.kubelet_options import CLOSEST_NUMA
+from koord_numa.core.kubelet.admit import DryRunAdmitted, admit_pod, dry_run
 from koord_numa.core.kubelet.bounds import (
     NOTHING,
     Bound,
@@ -17,7 +18,6 @@ from koord_numa.core.kubelet.bounds import (
 )
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.hypothesis import Signature
-from koord_numa.core.kubelet.options import CLOSEST_NUMA
 from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
@@ -66,7 +66,7 @@ def lived(dice: Random, here: KubeletNode) -> KubeletState:
     """Pods came, and some have left."""
     state = KubeletState.empty(here)
     for number in range(dice.randint(0, 7)):
-        state = admit(state, str(number), some_pod(dice)).state
+        state = admit_pod(state, str(number), some_pod(dice)).state
     for uid in list(state.pods):
         state = state.without(uid) if dice.random() < 0.3 else state
     return state
@@ -104,7 +104,7 @@ def test_a_pod_that_has_room_keeps_it_whoever_leaves_and_comes(seed: int) -> Non
             for uid in dice.sample(sorted(state.pods), dice.randint(0, len(state.pods))):
                 left = left.without(uid)
             for number, one in enumerate(coming):
-                left = admit(left, f"coming-{number}", one).state
+                left = admit_pod(left, f"coming-{number}", one).state
             assert admits(left, asked), asked
 
 

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from koord_numa.core.kubelet.admit import DryRunAdmitted, admit, dry_run
+from koord_numa.core.kubelet.admit import DryRunAdmitted, admit_pod, dry_run
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.node_config import NodeConfig, first_cpus
 from koord_numa.core.kubelet.state import KubeletNode, KubeletState
@@ -29,7 +29,7 @@ def used(some: KubeletNode, dice: Random) -> KubeletState:
     """The node after pods of many kinds came and went."""
     state = KubeletState.empty(some)
     for number in range(dice.randint(0, 12)):
-        state = admit(state, f"u{number}", pod(init(dice.randint(1, 4)), app(dice.randint(1, 6)))).state
+        state = admit_pod(state, f"u{number}", pod(init(dice.randint(1, 4)), app(dice.randint(1, 6)))).state
         if state.pods and dice.random() < 0.4:
             state = state.without(dice.choice(sorted(state.pods)))
     return state

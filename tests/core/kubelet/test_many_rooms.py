@@ -7,7 +7,7 @@ import pytest
 
 from koord_numa.core.kubelet import variants
 from koord_numa.core.kubelet.admission import would_admit
-from koord_numa.core.kubelet.admit import DryRunAdmitted, admit, dry_run
+from koord_numa.core.kubelet.admit import DryRunAdmitted, admit_pod, dry_run
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.hypothesis import Hypothesis, may_lie_otherwise
 from koord_numa.core.kubelet.state import KubeletAdmission, KubeletNode, KubeletState
@@ -42,7 +42,7 @@ def _lived(dice: Random, here: KubeletNode) -> Hypothesis:
     state = KubeletState.empty(here)
     for number in range(dice.randint(1, 4)):
         wide = pod(app(dice.randint(4, 6), memory=dice.randint(1, 3) * GI)) if dice.random() < 0.5 else _some_pod(dice)
-        state = admit(state, str(number), wide).state
+        state = admit_pod(state, str(number), wide).state
     uids = state.pods.items()
     return Hypothesis(
         state,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.kubelet.admit import admit
+from koord_numa.core.kubelet.admit import admit_pod
 from koord_numa.core.kubelet.hypothesis import Hypothesis
 from koord_numa.core.kubelet.reports import agrees
 from koord_numa.core.kubelet.state import KubeletState
@@ -28,7 +28,7 @@ def _with(*blocks: int) -> Hypothesis:
         replace(node("3x1x4x1", KubeletPolicy.NONE, memory=memory, cpu_policy="none"), ids_are_real=False)
     )
     for number, block in enumerate(blocks):
-        state = admit(state, str(number), pod(app(1, memory=block * GI))).state
+        state = admit_pod(state, str(number), pod(app(1, memory=block * GI))).state
     assert [each.mask for one in state.pods.values() for given in one.grant.containers for each in given.memory] == [
         0b111 for _ in blocks
     ]

@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.core.cpu_topology import cpu_topology_of
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
+from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit_pod
 from koord_numa.core.kubelet.demand import EMPTY_POD_SHARED_POOL, SMT_ALIGNMENT, TOPOLOGY_AFFINITY, UNEXPECTED_ADMISSION
 from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState, MemoryBlock, PluginDevice
 from koord_numa.core.objects.node import KubeletConfig
@@ -104,7 +104,7 @@ UPSTREAM: dict[str, tuple[PodRequest, str, dict[str, str]]] = {
 
 @pytest.mark.parametrize(("request_", "pod_cpus", "slices"), UPSTREAM.values(), ids=UPSTREAM)
 def test_scope_pod(request_: PodRequest, pod_cpus: str, slices: dict[str, str]) -> None:
-    answer = admit(KubeletState.empty(node()), "u", request_)
+    answer = admit_pod(KubeletState.empty(node()), "u", request_)
     assert isinstance(answer, Admitted)
     assert str(answer.grant.pod_cpus) == pod_cpus
     assert {one.name: str(one.cpus) for one in answer.grant.containers if one.cpus} == slices
@@ -148,19 +148,19 @@ def test_scope_pod(request_: PodRequest, pod_cpus: str, slices: dict[str, str]) 
 )
 def test_rejections(node_: KubeletNode, request_: PodRequest, reason: str) -> None:
     state = KubeletState.empty(node_)
-    answer = admit(state, "u", request_)
+    answer = admit_pod(state, "u", request_)
     assert isinstance(answer, NotAdmitted)
     assert answer.refusal.reason == reason
     assert answer.state == state
 
 
 def test_full_pcpus_only_judges_the_pod_and_not_its_containers() -> None:
-    answer = admit(KubeletState.empty(node(cpu_options={"full-pcpus-only": True})), "u", pod(2, exclusive("a", 1)))
+    answer = admit_pod(KubeletState.empty(node(cpu_options={"full-pcpus-only": True})), "u", pod(2, exclusive("a", 1)))
     assert isinstance(answer, Admitted)
 
 
 def test_memory_is_bound_for_the_pod() -> None:
-    answer = admit(KubeletState.empty(node(memory=True)), "u", pod(3, exclusive("a", 1, 2), shared("b"), memory=6))
+    answer = admit_pod(KubeletState.empty(node(memory=True)), "u", pod(3, exclusive("a", 1, 2), shared("b"), memory=6))
     assert isinstance(answer, Admitted)
     assert answer.grant.pod_memory == (MemoryBlock("memory", 6, 1),)
     assert answer.state.managers.memory is not None
@@ -170,10 +170,10 @@ def test_memory_is_bound_for_the_pod() -> None:
 def test_devices_count_at_admission() -> None:
     two = replace(node(), devices={"gpu": DevicePool((PluginDevice("g0", 1), PluginDevice("g1", 1)))})
     gpus = Container("a", APP, {}, {"gpu": 2})
-    answer = admit(KubeletState.empty(two), "u", pod(1, gpus))
+    answer = admit_pod(KubeletState.empty(two), "u", pod(1, gpus))
     assert isinstance(answer, Admitted)
     assert answer.grant.containers[0].devices == {"gpu": ("g0", "g1")}
-    refused = admit(answer.state, "v", pod(1, gpus))
+    refused = admit_pod(answer.state, "v", pod(1, gpus))
     assert isinstance(refused, NotAdmitted)
     assert refused.refusal.reason == UNEXPECTED_ADMISSION
 
@@ -181,7 +181,7 @@ def test_devices_count_at_admission() -> None:
 def test_scope_container_ignores_the_budget_of_the_pod() -> None:
     # The first container has no memory limit of its own, so that it is not exclusive.
     half = Container("half", APP, {"cpu": 1000}, {"cpu": 1000})
-    answer = admit(KubeletState.empty(node(scope=KubeletScope.CONTAINER)), "u", pod(5, half, exclusive("a", 2)))
+    answer = admit_pod(KubeletState.empty(node(scope=KubeletScope.CONTAINER)), "u", pod(5, half, exclusive("a", 2)))
     assert isinstance(answer, Admitted)
     assert not answer.grant.pod_cpus
     assert [str(one.cpus) for one in answer.grant.containers] == ["", "2,8"]
@@ -204,7 +204,7 @@ def test_scope_container_ignores_the_budget_of_the_pod() -> None:
     ],
 )
 def test_nothing_is_exclusive(node_: KubeletNode, request_: PodRequest) -> None:
-    answer = admit(KubeletState.empty(node_), "u", request_)
+    answer = admit_pod(KubeletState.empty(node_), "u", request_)
     assert isinstance(answer, Admitted)
     assert not answer.grant.pod_cpus
     assert not any(one.cpus for one in answer.grant.containers)
@@ -222,7 +222,7 @@ def test_departures_restore_the_state(seed: int) -> None:
             exclusive(f"c{at}", dice.randint(1, 2), kind=kind) if dice.random() < 0.6 else shared(f"c{at}", kind)
             for at, kind in enumerate(sorted(dice.choices(kinds, k=3), key=kinds.index))
         ]
-        answer = admit(state, f"u{number}", pod(dice.randint(1, 5), *parts, memory=dice.randint(2, 6)))
+        answer = admit_pod(state, f"u{number}", pod(dice.randint(1, 5), *parts, memory=dice.randint(2, 6)))
         if isinstance(answer, Admitted):
             before.append((f"u{number}", state))
             used = answer.grant.pod_cpus.bits

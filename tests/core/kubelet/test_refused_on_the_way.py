@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from koord_numa.core.kubelet.admit import admit
+from koord_numa.core.kubelet.admit import admit_pod
 from koord_numa.core.kubelet.belief import Belief, not_counted, refused_ones
 from koord_numa.core.kubelet.hypothesis import Hypothesis
 from koord_numa.core.kubelet.state import KubeletNode, KubeletState
@@ -54,7 +54,7 @@ def _counts(state: KubeletState, coming: Mapping[str, PodRequest], ends: Mapping
     for number, (uid, request) in enumerate(coming.items()):
         for gone in (gone for gone, end in ends.items() if end == number):
             state = state.without(gone)
-        state = admit(state, uid, request).state
+        state = admit_pod(state, uid, request).state
     return state
 
 
@@ -65,7 +65,7 @@ def test_the_kubelet_counts_no_more_than_pods_in_flight(seed: int) -> None:
         state = KubeletState.empty(_some_node(dice))
         pods = {f"pod {number}": _some_pod(dice) for number in range(dice.randint(2, 9))}
         for uid, request in pods.items():
-            state = admit(state, uid, request).state
+            state = admit_pod(state, uid, request).state
         uids = [*state.pods][:6]
         coming = {f"coming {number}": _some_pod(dice) for number in range(dice.choice((1, 1, 2, 3)))}
         belief = Belief([Hypothesis(state)])
@@ -88,7 +88,7 @@ def _full() -> tuple[Belief, dict[str, Mapping[str, int]]]:
     state = KubeletState.empty(node("2x1x2x1"))
     pods = {"small": pod(app(0.5)), **{f"pod {number}": pod(app(1)) for number in range(4)}}
     for uid, request in pods.items():
-        state = admit(state, uid, request).state
+        state = admit_pod(state, uid, request).state
     belief = Belief([Hypothesis(state)])
     pods["coming"] = pod(app(1, memory=2 * GI))
     belief.arrive("coming", pods["coming"], 0.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.hypothesis import Hypothesis, held_by_init
 from koord_numa.core.kubelet.reports import settled
 from koord_numa.core.kubelet.state import KubeletState
@@ -23,7 +23,7 @@ def test_as_many_cpus_are_free_as_before(policy: KubeletPolicy, used: tuple[int,
     """Under policy none the place of every pod is open, also of one that is not spread any more."""
     state = KubeletState.empty(replace(node("2x1x4x2", policy), ids_are_real=False))
     for uid, cpus in (("a", 2), ("b", 10)):
-        answer = admit(state, uid, pod(app(cpus)))
+        answer = admit_pod(state, uid, pod(app(cpus)))
         assert isinstance(answer, Admitted)
         state = answer.state
     one = Hypothesis(state, spread=frozenset({"b"}))
@@ -40,7 +40,7 @@ def test_held_cpus_of_init_containers_beside_later_containers(policy: KubeletPol
     given others; without one both chose from the same 16 CPUs, so that the init container had just 2 of them, too.
     """
     state = KubeletState.empty(replace(node("2x1x4x2", policy), ids_are_real=False))
-    answer = admit(state, "a", pod(init(10), app(10)))
+    answer = admit_pod(state, "a", pod(init(10), app(10)))
     assert isinstance(answer, Admitted)
     one = Hypothesis(answer.state, spread=frozenset({"a"}))
     assert one.state.managers.cpus.bit_count() == 6
@@ -54,7 +54,7 @@ def test_held_cpus_of_init_containers_beside_later_containers(policy: KubeletPol
 def test_cpus_of_an_init_container_are_where_its_app_has_them(policy: KubeletPolicy, used: tuple[int, int]) -> None:
     """The app has the same CPUs as its init container, so that nothing is held beside them wherever these turn out to be."""
     state = KubeletState.empty(replace(node("2x1x4x2", policy), ids_are_real=False))
-    answer = admit(state, "a", pod(init(10), app(10)))
+    answer = admit_pod(state, "a", pod(init(10), app(10)))
     assert isinstance(answer, Admitted)
     one = Hypothesis(answer.state, spread=frozenset({"a"}))
     after = settled(one, ["a"], [_zone(numa, count) for numa, count in enumerate(used)])

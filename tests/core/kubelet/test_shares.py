@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.core.kubelet import replay
 from koord_numa.core.kubelet.admission import TOO_MANY, would_admit
-from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit
+from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit_pod
 from koord_numa.core.kubelet.belief import Belief
 from koord_numa.core.kubelet.hypothesis import Hypothesis
 from koord_numa.core.kubelet.replay import admitted
@@ -40,7 +40,7 @@ def _followed(on: KubeletNode, *pods: PodRequest) -> KubeletView:
 def _at_the_kubelet(on: KubeletNode, *pods: PodRequest) -> KubeletState:
     state = KubeletState.empty(on)
     for at, each in enumerate(pods):
-        state = admit(state, str(at), each).state
+        state = admit_pod(state, str(at), each).state
     return state
 
 
@@ -49,7 +49,7 @@ def _at_the_kubelet(on: KubeletNode, *pods: PodRequest) -> KubeletState:
 def test_a_pod_needs_room_beside_even_shares(scope: KubeletScope, options: tuple[str, ...]) -> None:
     """Of 10 CPUs each NUMA node gives 5, and 3 are left on both."""
     on = node("2x1x8x1", policy=KubeletPolicy.RESTRICTED, scope=scope, options=options)
-    assert isinstance(admit(_at_the_kubelet(on, pod(app(10))), "q", pod(app(4))), NotAdmitted)
+    assert isinstance(admit_pod(_at_the_kubelet(on, pod(app(10))), "q", pod(app(4))), NotAdmitted)
     view = _followed(_unknown_ids(on), pod(app(10)))
     assert isinstance(would_admit(pod(app(4)), view), Rejection)
     assert isinstance(would_admit(pod(app(3)), view), KubeletAdmission)
@@ -59,7 +59,7 @@ def test_a_pod_needs_room_beside_even_shares(scope: KubeletScope, options: tuple
 def test_a_container_needs_room_beside_shares_of_an_earlier_one(published: bool) -> None:
     on = node("2x1x8x1", policy=KubeletPolicy.RESTRICTED, options=(OVER_NUMA,))
     too_much, enough = pod(sidecar(10), app(4)), pod(sidecar(10), app(3))
-    assert isinstance(admit(KubeletState.empty(on), "q", too_much), NotAdmitted)
+    assert isinstance(admit_pod(KubeletState.empty(on), "q", too_much), NotAdmitted)
     view = _followed(_unknown_ids(on, published=published))
     assert isinstance(would_admit(too_much, view), Rejection)
     assert isinstance(would_admit(enough, view), KubeletAdmission)
@@ -75,7 +75,7 @@ def test_whole_cores_elsewhere_precede_the_last_cpu_of_a_node() -> None:
     on = node("1x2x4x2", policy=KubeletPolicy.RESTRICTED, options=(SOCKETS,), memory=memory)
     low = pod(app(5, memory=2 * GI))
     both = pod(app(6, "a", memory=4 * GI), app(5, "b", memory=4 * GI))
-    assert isinstance(admit(_at_the_kubelet(on, low), "q", both), NotAdmitted)
+    assert isinstance(admit_pod(_at_the_kubelet(on, low), "q", both), NotAdmitted)
     # A topology has told where the first pod's CPUs are, and nothing of cores.
     without_cores = node("1x2x8x1", policy=KubeletPolicy.RESTRICTED, options=(SOCKETS,), memory=memory)
     view = KubeletView("n", (Hypothesis(_at_the_kubelet(_unknown_ids(without_cores), low)),), followed=True)
@@ -98,7 +98,7 @@ def test_the_kubelet_admits_what_it_is_asked_for_after_others(seed: int) -> None
     for at in range(8):
         asked = _asked(d)
         if isinstance(would_admit(asked, KubeletView("n", tuple(belief.hypotheses), followed=True)), KubeletAdmission):
-            answer = admit(state, str(at), asked)
+            answer = admit_pod(state, str(at), asked)
             assert isinstance(answer, Admitted)
             state = answer.state
             belief.arrive(str(at), asked, at)

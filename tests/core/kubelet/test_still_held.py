@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa, held_by_init, released
 from koord_numa.core.kubelet.replay import arrive
 from koord_numa.core.kubelet.state import KubeletState
@@ -45,7 +45,7 @@ def _lived(
     dice: Random, truth: KubeletState, states: list[Hypothesis], uid: str, request: PodRequest
 ) -> tuple[KubeletState, list[Hypothesis]]:
     """The pod comes, and perhaps another one leaves: the kubelet's state, and the hypotheses that foresee its verdict."""
-    verdict = admit(truth, uid, request)
+    verdict = admit_pod(truth, uid, request)
     truth = verdict.state
     admitted = isinstance(verdict, Admitted)
     after = [after for one in states for after in arrive(one, uid, request).values() if after.has(uid) is admitted]

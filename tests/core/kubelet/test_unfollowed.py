@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from koord_numa.core.kubelet.admission import would_admit
-from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.hypothesis import Hypothesis
 from koord_numa.core.kubelet.state import KubeletAdmission, KubeletState
 from koord_numa.core.kubelet.view import KubeletView
@@ -21,7 +21,7 @@ def _view(*there: PodRequest) -> KubeletView:
     """The room that these pods leave, of whom nothing else is known."""
     state = KubeletState.empty(replace(node("2x1x4x2"), ids_are_real=False))
     for number, request in enumerate(there):
-        answer = admit(state, str(number), request)
+        answer = admit_pod(state, str(number), request)
         assert isinstance(answer, Admitted)
         state = answer.state
     return KubeletView("n", (Hypothesis(replace(state, pods={})),), unfollowed=True)
@@ -57,7 +57,7 @@ def test_a_yes_holds_whichever_pods_have_left(seed: int, policy: KubeletPolicy) 
     memory = {numa: {"memory": 16 * GI} for numa in range(3)} if dice.random() < 0.3 else None
     state = KubeletState.empty(node("3x1x4x2", policy, memory=memory))
     for number in range(dice.randint(2, 7)):
-        state = admit(state, str(number), pod(app(dice.randint(1, 6), memory=dice.randint(1, 9) * GI))).state
+        state = admit_pod(state, str(number), pod(app(dice.randint(1, 6), memory=dice.randint(1, 9) * GI))).state
     seen = replace(state, pods={}, node=replace(state.node, ids_are_real=False))
     view = KubeletView("n", (Hypothesis(seen),), unfollowed=True)
     for asked in [initialised(dice, 1) for _ in range(12)]:
@@ -73,7 +73,7 @@ def _with_gpus(*near: int) -> KubeletState:
 def test_a_container_that_may_take_device_cpus_is_rejected() -> None:
     """Should the pod on NUMA node 0 have left, the first container takes all CPUs there, and the second finds none beside the device."""
     asked = pod(app(4, "a"), app(1, "b", gpu=1))
-    busy = admit(_with_gpus(0b1), "there", pod(app(2))).state
+    busy = admit_pod(_with_gpus(0b1), "there", pod(app(2))).state
     view = KubeletView("n", (Hypothesis(replace(busy, pods={})),), unfollowed=True)
     assert isinstance(would_admit(asked, view), Rejection)
     assert isinstance(would_admit(asked, replace(view, unfollowed=False)), KubeletAdmission)
@@ -85,7 +85,7 @@ def test_an_admission_with_devices_holds_for_all_departures(seed: int) -> None:
     state = _with_gpus(*(1 << dice.randrange(3) for _ in range(3)))
     for number in range(dice.randint(2, 6)):
         has_gpu, cpus = dice.random() < 0.3, dice.randint(1, 3)
-        answer = admit(state, str(number), pod(app(cpus, gpu=1) if has_gpu else app(cpus)))
+        answer = admit_pod(state, str(number), pod(app(cpus, gpu=1) if has_gpu else app(cpus)))
         state = answer.state if isinstance(answer, Admitted) else state
     view = KubeletView("n", (Hypothesis(replace(state, pods={})),), unfollowed=True)
     for _ in range(20):

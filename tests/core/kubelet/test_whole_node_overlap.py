@@ -6,11 +6,11 @@ from typing import Final
 import pytest
 
 from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
+from koord_numa.core.cpus.kubelet_assignment import assign
+from koord_numa.core.cpus.kubelet_options import StaticOptions
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admit import DryRunAdmitted, Trust, dry_run
-from koord_numa.core.kubelet.cpu_assignment import assign
 from koord_numa.core.kubelet.cpu_manager import MAX_CPUS, CpuReuse, reuse_on_empty_numa
-from koord_numa.core.kubelet.options import StaticOptions
 from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 from koord_numa.core.value_objects import replace

@@ -3,7 +3,7 @@
 from itertools import combinations
 from random import Random
 
-from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
@@ -43,6 +43,6 @@ def refused_without(state: KubeletState, asked: PodRequest) -> tuple[str, ...] |
             left = state
             for uid in gone:
                 left = left.without(uid)
-            if not isinstance(admit(left, "asked", asked), Admitted):
+            if not isinstance(admit_pod(left, "asked", asked), Admitted):
                 return gone
     return None

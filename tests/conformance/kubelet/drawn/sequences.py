@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.wire.kubelet_state import fingerprint
@@ -167,7 +167,7 @@ class _Life:
         if self.bound or self.asked >= MOST_ASKED:
             return
         self.asked += 1
-        verdict = admit(self.state, "question", self.requests[number])
+        verdict = admit_pod(self.state, "question", self.requests[number])
         admits = isinstance(verdict, Admitted)
         reason = {} if isinstance(verdict, Admitted) else {"reason": verdict.refusal.reason}
         self._note("ask", pod=number, kubelet_admits=admits, **reason)
@@ -180,8 +180,8 @@ class _Life:
     def _fits(self, number: int) -> bool:
         state = self.state
         for uid, coming in self.bound.items():
-            state = admit(state, uid, self.requests[coming]).state
-        return isinstance(admit(state, "question", self.requests[number]), Admitted)
+            state = admit_pod(state, uid, self.requests[coming]).state
+        return isinstance(admit_pod(state, "question", self.requests[number]), Admitted)
 
     def _arrival(self) -> None:
         filling = self.came < 0.6 * self.pace.peak
@@ -210,7 +210,7 @@ class _Life:
 
     def _reach(self, uid: str, number: int) -> None:
         self.bound.pop(uid, None)
-        verdict = admit(self.state, uid, self.requests[number])
+        verdict = admit_pod(self.state, uid, self.requests[number])
         admitted = isinstance(verdict, Admitted)
         told: dict[str, Any] = {"held": {}} if isinstance(verdict, Admitted) else {"reason": verdict.refusal.reason}
         self.state = verdict.state

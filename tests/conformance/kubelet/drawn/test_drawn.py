@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from tests.conformance.kubelet.churn import LONG, class_of, judge
 from tests.conformance.kubelet.drawn.__main__ import machines, main
 from tests.conformance.kubelet.drawn.machines import first_topology
@@ -51,7 +51,7 @@ def test_a_drawn_sequence_equals_kubelet_and_exporter(file: Path) -> None:
         questions = [(at, event) for at, event in enumerate(world.events) if event["ev"] == "ask"]
         assert questions
         for at, event in questions:
-            verdict = admit(played.states[at], "question", world.requests[event["pod"]])
+            verdict = admit_pod(played.states[at], "question", world.requests[event["pod"]])
             assert isinstance(verdict, Admitted) is event["kubelet_admits"]
 
 

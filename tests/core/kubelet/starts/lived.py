@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from random import Random
 
-from koord_numa.core.kubelet.admit import Admitted, admit
+from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.request import Container, PodRequest
 from tests.core.kubelet.nodes import pod
@@ -19,7 +19,7 @@ def lived(
     requests: dict[str, PodRequest] = {}
     for number in range(pods):
         request = pod(*containers(dice))
-        answer = admit(truth, f"p{number}", request)
+        answer = admit_pod(truth, f"p{number}", request)
         truth = answer.state
         if isinstance(answer, Admitted):
             requests[f"p{number}"] = request

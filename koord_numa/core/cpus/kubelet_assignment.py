@@ -14,8 +14,8 @@ from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.cpu_request import NotEnoughCpus, TopologyDomain, layout_of
+from koord_numa.core.cpus.kubelet_options import StaticOptions
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.options import StaticOptions
 from koord_numa.core.ordering import emptiest_first, fullest_first
 from koord_numa.core.value_objects import ValueObject
 
