@@ -164,7 +164,7 @@ class Informers(ValueObject):
     topologies: "TopologyLists | None" = None
 
     def warnings(self) -> Iterator[str]:
-        """Yield what an operator should know although this replica is ready."""
+        """Yield warnings about conditions that do not affect readiness."""
         if self.topologies is not None:
             yield from self.topologies.warnings()
 

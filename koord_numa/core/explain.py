@@ -81,7 +81,7 @@ Group = tuple[Reason, str, tuple[tuple[int, str, int], ...]]
 
 
 def group_of(rejection: Rejection) -> Group:
-    """Return what rejections of equal nodes have in common: the reason, the message, and the size of the NUMA nodes."""
+    """Return the group of a rejection: the reason, the message, and the size of the NUMA nodes."""
     sizes = tuple((it.numa, it.resource, _size(it.total)) for it in rejection.numbers)
     return rejection.reason, rejection.message, sizes
 

@@ -107,10 +107,10 @@ class NoProgress(kopf.ProgressStorage):
         """Store nothing."""
 
     def purge(self, *, key: str, body: kopf.Body, patch: kopf.Patch) -> None:
-        """Remove nothing, because Kopf's progress is not stored."""
+        """Do nothing, because Kopf's progress is not stored."""
 
     def touch(self, *, body: kopf.Body, patch: kopf.Patch, value: Any) -> None:
-        """Remove nothing, because Kopf's progress is not stored."""
+        """Do nothing, because Kopf's progress is not stored."""
 
     def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
         """Return the essence unchanged: nothing is stored in it."""

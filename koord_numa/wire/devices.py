@@ -425,7 +425,7 @@ _Listed = dict[str, list[GrantModel | None] | None]
 _GRANTS: Final = TypeAdapter(_Listed | None)
 
 _KNOWN_GRANTS: Final[ParsedCache[str, DeviceGrants]] = ParsedCache(4 << 20)
-"""By the text of the annotation, which every status update of a pod repeats."""
+"""Parsed annotations by the text of the annotation, which every status update of a pod repeats."""
 
 
 def device_grants(text: str, path: FieldPath) -> DeviceGrants:

@@ -364,7 +364,7 @@ _PRIORITY: Final = {priority.value: priority for priority in PriorityClass}
 _NO_POLICIES: Final = (CpuBind(), NumaSpec())
 
 _ASSIGNMENTS: Final[ParsedCache[str, Assignment]] = ParsedCache(8 << 20)
-"""By the text of the annotation, which every status update of a pod repeats."""
+"""Parsed annotations by the text of the annotation, which every status update of a pod repeats."""
 
 
 _REQUIRED: Final = "requiredCPUBindPolicy"

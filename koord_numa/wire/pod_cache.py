@@ -265,10 +265,10 @@ _LOOSE: Final = frozenset({"annotations", "generation", "managedFields", "resour
 """Metadata that is not part of the digest. A bind changes the spec, and thereby the generation."""
 
 _FILLED: Final[ParsedCache[tuple[bytes, str], CachedRequest]] = ParsedCache(8 << 20)
-"""By the key of a request and another text of ``resource-spec``."""
+"""Requests with their cpuset policies, by the key of the request and the text of ``resource-spec``."""
 
 _PARTS: Final[ParsedCache[str, tuple[bytes, SteadyPart]]] = ParsedCache(16 << 20)
-"""By UID."""
+"""Digests and steady parts of waiting pods, by UID."""
 
 
 # Parse bound pods from their JSON text in one pass. Lists contain many of them, and every status update repeats one.
@@ -506,7 +506,7 @@ def _raw_mounts_anywhere(volume: dict[str, Raw]) -> bool:
 
 def _is_resized(spec: Spec, *statuses: list[_ContainerStatus] | None) -> bool:
     """
-    Return whether a container's status has other amounts than its spec, or the same ones in another spelling.
+    Return whether the amounts in a container's status and spec differ, also if only their spelling differs.
 
     As ``pods.amounts_differ``.
     """
@@ -546,4 +546,4 @@ _PATH: Final = FieldPath("Pod")
 """Path of errors that are not reported: the pod then gets a full parse, with its full name."""
 
 _BOUND_REQUESTS: Final[ParsedCache[bytes, CachedRequest]] = ParsedCache(16 << 20)
-"""By ``request_key``."""
+"""Requests of bound pods, by ``request_key``."""

@@ -128,7 +128,7 @@ def substitute(formal: Type, bindings: Bindings) -> Type:
 
 Cost = Callable[..., int]
 Work = Callable[..., None]
-"""Function that charges the frame, its first argument, for a call with the values that follow."""
+"""Charges a frame for a call. The first argument is the frame, the others are the arguments of the call."""
 Classes = frozenset[type]
 
 _CLASSES: Final[Mapping[str, Classes]] = {

@@ -44,7 +44,7 @@ class Reads:
 
 
 def reads_of(tree: Expr) -> Reads:
-    """Return what the expression reads besides ``device.driver``."""
+    """Return the attributes and capacities that the expression reads besides ``device.driver``."""
     names: set[tuple[str, str]] = set()
     return Reads(frozenset(names), True) if _opaque(tree, names) else Reads(frozenset(names))
 

@@ -458,7 +458,7 @@ class CapacityShortage(ValueObject):
 def capacity_shortage(
     device: Device, demand: DeviceRequirements, usage: DeviceUsage, features: Features
 ) -> CapacityShortage | None:
-    """Return the reason why ``room_for`` rejects a device, without the picks of a search."""
+    """Return the capacity for which ``room_for`` rejects a device. The picks of a search do not count."""
     if not features.consumable_capacity:
         return None
     requests = _requests(device, demand)

@@ -371,7 +371,7 @@ def _worth(size: int) -> int:
 
 
 class DeviceHolding(ValueObject, gc=False):
-    """What pods hold of a device. ``exclusive`` is the strictest exclusivity that a holder demands for it."""
+    """Holdings of a device by pods. ``exclusive`` is the strictest exclusivity that a holder demands for it."""
 
     type: str
     minor: int
@@ -381,7 +381,7 @@ class DeviceHolding(ValueObject, gc=False):
 
 
 class DeviceUse(ValueObject, eq=False):
-    """What pods hold of the devices of a node, ascending by type and minor. Equal uses are one object, as machines."""
+    """Holdings of the devices of a node by pods, ascending by type and minor. Equal uses are one object, as machines."""
 
     usages: tuple[DeviceHolding, ...] = ()
 
@@ -421,9 +421,9 @@ NOT_OBSERVED: Final[Observed] = {}
 
 class HeldDevices:
     """
-    Running sum of a ledger: what its pods hold of the devices of a machine.
+    Running sum of the holdings of the devices of a machine by the pods of a ledger.
 
-    A pod that its kubelet has reported (``observed``) holds what the report says, whatever its annotation says. Only the
+    A pod that its kubelet has reported (``observed``) holds the reported devices, regardless of its annotation. Only the
     devices of a pod that was added or removed are summed again.
     """
 
@@ -479,7 +479,7 @@ class HeldDevices:
 
     @property
     def use(self) -> DeviceUse:
-        """What the pods hold, ascending by type and minor."""
+        """The holdings of the pods, ascending by type and minor."""
         if self._stale:
             for key in self._stale & self._holders.keys():
                 self._keys[key] = self._key(key)
@@ -502,7 +502,7 @@ class HeldDevices:
 
 
 def held_devices(ledger: Ledger, machine: DeviceMachine, observed: Observed = NOT_OBSERVED) -> HeldDevices:
-    """Return what the pods of the ledger hold of the devices."""
+    """Return the holdings of the devices by the pods of the ledger."""
     held = ledger.sums.get(_HELD)
     if not isinstance(held, HeldDevices) or held.machine is not machine or held.observed is not observed:
         held = ledger.sums[_HELD] = HeldDevices(ledger, machine, observed)

@@ -58,7 +58,7 @@ class DeviceOffer(ValueObject, gc=False):
     observed: Observed = NOT_OBSERVED
 
     def use(self, ledger: Ledger) -> DeviceUse:
-        """Return what pods hold of the devices."""
+        """Return the holdings of the devices by pods."""
         return device_use(ledger, self.machine, self.observed)
 
     def holders(self, ledger: Ledger, key: DeviceKey) -> list[str]:

@@ -73,7 +73,7 @@ def fits_zones(
 
     None means that the pod fits or that the filter does not apply.
 
-    Only the names in ``allocatable``, the amounts of the node, matter. Zones are compared by their available amounts.
+    Zones are compared by their available amounts. Of ``allocatable``, the amounts of the node, only the names are used.
     """
     if qos is KubeQos.BEST_EFFORT and not asks_devices(pod.containers):
         return None

@@ -37,7 +37,7 @@ class AllocateStrategy(Enum):
 
 
 class DeviceExclusive(Enum):
-    """What a pod does not share with other pods."""
+    """Scope of a device that other pods may not use."""
 
     NONE = ""
     DEVICE = "DeviceLevel"

@@ -471,7 +471,7 @@ class NodeTrial:
         return tuple(port for uid, pod in there if uid not in self.gone for port in pod.request.constraints.host_ports)
 
     def _place(self, uid: str) -> Place | None:
-        """Return what NUMA nodes get back from a pod, if the topology shows the pod."""
+        """Return the amounts per NUMA node that a pod releases, if the topology shows the pod."""
         node, offer = self.node, self.node.seen.offer
         # Amounts of pods that no topology shows are not included in it, so that nothing is returned.
         if not isinstance(offer, KubeletView) or uid in node.unpublished:

@@ -343,10 +343,10 @@ class GroupEvictions:
 
     def confirms(self, candidate: GroupCandidate) -> bool:
         """
-        Return whether a candidate found before is still valid. ``nodes`` has the current state of its nodes.
+        Return whether a candidate is still valid in the current state of its nodes (``nodes``).
 
-        As ``still_right`` for a single pod: all members fit when every awaited pod is gone, each victim that is not terminating may and
-        must be evicted, and no more budgets are violated than known.
+        As ``still_right`` for a single pod: all members fit without the awaited pods, every victim that is not terminating may be evicted
+        and is needed, and no further budget is violated.
         """
 
         def awaited(node: PreemptionNode, _trial: NodeTrial) -> list[str]:

@@ -199,7 +199,7 @@ def may_go(pod: Pod, priority: int, node: PreemptionNode) -> bool:
 
 
 def units_on(pods: Iterable[Pod], node: PreemptionNode) -> list[Unit]:
-    """Return these pods of the node, grouped by what is disrupted together, in the order of the first pods."""
+    """Return these pods of the node in groups that are disrupted together, in the order of the first pods."""
     found: dict[str, list[Pod]] = {}
     for pod in pods:
         unit = node.units.get(pod.key.uid, (pod,))

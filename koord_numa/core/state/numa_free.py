@@ -268,8 +268,8 @@ class NumaUsage:
     """
     The total and free amounts of a NUMA node for pods, in internal units.
 
-    ``free`` never exceeds what the whole node has left. ``least`` is smaller where pods hold amounts somewhere on the node:
-    it is what is free if they are all on this NUMA node.
+    ``free`` never exceeds the free amounts of the whole node. ``least`` is the lower bound: the free amounts if all holdings with
+    unknown NUMA node are on this NUMA node.
     """
 
     numa: int
@@ -298,7 +298,7 @@ def rooms(candidate: NodeSnapshot) -> tuple[NumaUsage, ...]:
 
 
 def _left(candidate: NodeSnapshot) -> dict[str, int]:
-    """Return what the whole node has left, of the resources that it lists."""
+    """Return the free amounts of the whole node, of the resources that it lists."""
     held = candidate.ledger.amounts
     return {name: max(0, amount - held.get(name, 0)) for name, amount in candidate.allocatable.items()}
 

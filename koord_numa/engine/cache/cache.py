@@ -176,7 +176,7 @@ class Cache:
         self._forget_if_empty(info)
 
     def judge_found_pods(self) -> None:
-        """Determine which of the pods that were running when first observed the topology shows, once per node after a list."""
+        """For pods that ran when they were first observed, determine whether the topology shows them. Once per node after a list."""
         names, self._unjudged = self._unjudged, set()
         for name in sorted(names):
             info = self.nodes.get(name)

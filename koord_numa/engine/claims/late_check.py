@@ -165,9 +165,9 @@ class ClaimCheck:
 
     def refuse_early(self, seen: NodeSnapshot) -> tuple[Rejection | None, bool]:
         """
-        Return a rejection that needs no placement, and whether it was computed by this call.
+        Return a cached rejection, or a rejection of a node with too few free devices. The flag is true for a new rejection.
 
-        It is a cached rejection, or the node has too few free devices. This is cheaper than evaluating the other filters.
+        The call needs no placement, and is cheaper than the evaluation of the other filters.
         """
         revision = self._lister.revision(seen.node.name)
         known = self._refused.get(seen.node.name)

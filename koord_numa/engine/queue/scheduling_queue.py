@@ -267,7 +267,7 @@ Help = Callable[[RequestClass], bool]
 """Returns whether the change may help pods of this class. True if uncertain."""
 
 HelpRefused = Callable[[RequestClass, Unschedulable], bool]
-"""Returns the same by the last verdict on the class."""
+"""Returns whether an event helps a request class, by the last rejection of the class."""
 
 TESTED: Final = 256
 """Maximum number of classes that a change is tested against individually; if it may help more of them, all are woken."""

@@ -270,7 +270,7 @@ NO_OBJECT: Final = 0
 
 
 class DeviceState(ValueObject, gc=False):
-    """Devices of a machine and what pods hold of them. ``machine`` is ``None`` if they are not known."""
+    """Devices of a machine and the holdings of pods. ``machine`` is ``None`` if they are not known."""
 
     machine: DeviceMachine | None
     use: DeviceUse = UNUSED

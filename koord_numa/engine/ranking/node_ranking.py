@@ -53,7 +53,7 @@ class PreferenceRows:
         self._affinity: tuple[tuple[int, int], Ints] | None = None  # by row, with the version of the labels
 
     def raws(self, images: tuple[str, ...] = ()) -> list[Raw]:
-        """Return every weighted preference that may distinguish nodes, for a pod with these images."""
+        """Return the raw scores of every preference that differs between nodes, for a pod with these images."""
         # A preference that gives all nodes the same score is omitted.
         taints, located = self._soft_taints(), self._columns.images.points(images)
         if self._is_plain and taints is None and located is None:
@@ -142,7 +142,7 @@ class RejectionTable(MutableObject):
     _most_words: int = SPARE
 
     def resize(self, rows: int) -> None:
-        """Add rows without a rejection."""
+        """Grow to this number of rows. New rows have no rejection."""
         grown = np.full(rows, UNKNOWN, dtype=np.int32)
         grown[: len(self._codes)] = self._codes
         self._codes = grown
