@@ -46,8 +46,8 @@ PACKAGES: Final = (
 )  # fmt: skip
 """The packages that the commands for clients import. Those of ``run``, ``node-agent``, ``sandbox`` and ``demo`` are left out."""
 
-UNUSED_METADATA: Final = re.compile(r"\.dist-info/(?!METADATA$)")
-"""Metadata of wheels that no command reads."""
+UNUSED: Final = re.compile(r"\.dist-info/(?!METADATA$)|^numpy/(random|fft|polynomial|ma)/")
+"""Metadata of wheels that no command reads, and parts of NumPy that it imports on use and no command uses."""
 
 DICTIONARY: Final = 2**27
 """Bytes of the dictionary of the compression. Files that are equal for several versions of Python are stored once."""
@@ -143,7 +143,7 @@ def wheel_files(wheel: Path) -> Iterator[tuple[str, bytes]]:
     """The useful files of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         for name in sorted(archive.namelist()):
-            if not name.endswith("/") and not USELESS.search(name) and not UNUSED_METADATA.search(name):
+            if not name.endswith("/") and not USELESS.search(name) and not UNUSED.search(name):
                 yield name, archive.read(name)
 
 
