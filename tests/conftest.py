@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.rights import Witness
+
+# Images of Python often set this variable. Each worker would then compile all tests, and each process the whole package.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Machines that run tests are busy; a slow example is not a wrong one.
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
