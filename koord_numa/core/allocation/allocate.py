@@ -121,7 +121,7 @@ def place(rules: NodeRules, offers: NumaOffers, chosen: Placement) -> Placement 
 
 
 def _shares(rules: NodeRules, offers: NumaOffers, mask: int) -> Shares | Rejection:
-    """Return the share of each NUMA node of the set of every amount."""
+    """Split every amount over the NUMA nodes of the set."""
     ids = offers.numa_ids
     if not mask & (mask - 1) and (alone := _share_alone(rules, offers, mask)) is not None:
         return alone

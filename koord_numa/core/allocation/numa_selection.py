@@ -461,7 +461,7 @@ def _of_size(sets: NumaSets, size: int, exclusivity: NumaExclusivity) -> list[in
 
 
 def _closed(exclusivity: NumaExclusivity) -> int:
-    """Return the NUMA nodes that no set of several may contain."""
+    """Return the NUMA nodes that are excluded from sets of two or more."""
     return exclusivity.occupancy.single if exclusivity.wish is NUMA_REQUIRED else 0
 
 
