@@ -14,7 +14,7 @@ from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.containment import Subject
 from koord_numa.engine.event_handlers import ContainedHandler
-from koord_numa.engine.rebind.controller import RebindController
+from koord_numa.engine.rebind import RebindController
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import known_version, meta
 from koord_numa.wire.errors import WireError

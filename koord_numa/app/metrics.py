@@ -32,7 +32,7 @@ from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.gangs.pod_groups import GangState
 from koord_numa.engine.metrics import Histogram, RebindMetrics, Result
-from koord_numa.engine.rebind.controller import RebindController
+from koord_numa.engine.rebind import RebindController
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.settings import RebindMode
 

@@ -30,9 +30,7 @@ from koord_numa.cluster.serving import DelegatedAuth, HttpServer, Protection, St
 from koord_numa.cluster.writers import ApiBinder, ApiClaimWriter, ApiPodGroupWriter, ApiRebindWriter, ApiVolumeWriter
 from koord_numa.core.value_objects import ValueObject, replace, value_field
 from koord_numa.engine.device_moves import DeviceMoves
-from koord_numa.engine.rebind.automatic import AutomaticRebinds, DoubleHoldRepair, FinishedRebinds
-from koord_numa.engine.rebind.context import RebindPorts
-from koord_numa.engine.rebind.controller import RebindController
+from koord_numa.engine.rebind import AutomaticRebinds, DoubleHoldRepair, FinishedRebinds, RebindController, RebindPorts
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.ports import Dependencies

@@ -16,7 +16,7 @@ from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.gangs.group_queue import GroupQueue
 from koord_numa.engine.handle import Handle, subject_of
-from koord_numa.engine.preemption.executor import Executor
+from koord_numa.engine.preemption import Executor
 from koord_numa.engine.queue.cluster_events import reasons_of
 from koord_numa.engine.queue.pending_pod import PendingPod
 from koord_numa.ports import EventHandler

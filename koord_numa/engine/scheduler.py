@@ -49,7 +49,7 @@ from koord_numa.engine.object_events import (
     why_everywhere,
     with_remark,
 )
-from koord_numa.engine.preemption.executor import Executor
+from koord_numa.engine.preemption import Executor
 from koord_numa.engine.queue.cluster_events import FREES_NOTHING, ClusterEvent
 from koord_numa.engine.queue.nominator import Nominator
 from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass, RequestClasses

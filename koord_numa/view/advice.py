@@ -35,7 +35,7 @@ from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.rebind.context import layout_of_node
+from koord_numa.engine.rebind import layout_of_node
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.text import short_amounts
 from koord_numa.wire.errors import is_near, plain

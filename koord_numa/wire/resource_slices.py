@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from koord_numa.core.cel.program import CelDevice
-from koord_numa.core.cel.values import EMPTY_MAP, NANO, MapValue, Semver, Unreadable, parse_semver
-from koord_numa.core.cel.values import Quantity as CelQuantity
+from koord_numa.core.cel import EMPTY_MAP, NANO, CelDevice, MapValue, Semver, Unreadable, parse_semver
+from koord_numa.core.cel import Quantity as CelQuantity
 from koord_numa.core.claims.inventory import (
     NOWHERE,
     Attribute,

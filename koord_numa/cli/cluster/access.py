@@ -344,8 +344,7 @@ def with_selector(command: Command) -> Command:
     def parsed(_: click.Context, __: click.Parameter, text: str) -> Selects:
         if not text:
             return lambda _labels: True
-        from koord_numa.sandbox.apiserver.errors import ApiError
-        from koord_numa.sandbox.apiserver.selectors import parse_labels
+        from koord_numa.sandbox.apiserver import ApiError, parse_labels
 
         try:
             requirements = parse_labels(text)

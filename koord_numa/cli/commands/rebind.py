@@ -178,7 +178,7 @@ def _succeeded(rebind: Mapping[str, Any]) -> bool:
 def _show_plan(console: "Console", snapshot: "Snapshot", order: RebindOrder, output: Output) -> None:
     """Plan with the planner of the scheduler on the current objects, without a request to the scheduler."""
     from koord_numa.core.rebind.plan import plan_rebind
-    from koord_numa.engine.rebind.context import layout_of_node
+    from koord_numa.engine.rebind import layout_of_node
 
     node = order.node
     layout = layout_of_node(snapshot.scheduler.cache, node, snapshot.scheduler.settings, move_memory=order.move_memory)

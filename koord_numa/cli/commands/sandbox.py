@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from koord_numa.cli.cluster.objects import Document
-    from koord_numa.sandbox.apiserver.direct import DirectStore
+    from koord_numa.sandbox.apiserver import DirectStore
     from koord_numa.sandbox.machines import NodeDescription
 
 SANDBOX = "koord-numa-sandbox"

@@ -37,11 +37,9 @@ from koord_numa.core.allocation.refusals import (
     overcommitted,
 )
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpus.bind_policies import CpuPick, CpuPolicies, pick_cpus
-from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus
+from koord_numa.core.cpus import UNOCCUPIED, CpuOccupancy, CpuPick, CpuPolicies, CpuRequest, NotEnoughCpus, pick_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.numa.hints import Distances, numa_ids
-from koord_numa.core.numa.policies import UNCONSTRAINED, Decision, NumaExclusivity
+from koord_numa.core.numa import UNCONSTRAINED, Decision, Distances, NumaExclusivity, numa_ids
 from koord_numa.core.objects.request import PodRequest, SharedPool
 from koord_numa.core.objects.verdicts import Alignment, Exclusivity, Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import (

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, Final
 
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpus.bind_policies import Downgrade
+from koord_numa.core.cpus import Downgrade
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.explain import cpus_text, needs_text
 from koord_numa.core.objects.request import CpuBind, NumaSpread, PodRequest

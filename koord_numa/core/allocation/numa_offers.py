@@ -5,10 +5,9 @@ from typing import Any, Final, Protocol
 
 from koord_numa.core.allocation.demand import CpuBinding, NodeRules
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpus.bind_policies import Downgrade
-from koord_numa.core.cpus.cpu_request import CpuOccupancy, layout_of, shaped
+from koord_numa.core.cpus import CpuOccupancy, Downgrade, layout_of, shaped
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.numa.hints import mask_of, mask_of_ids, numa_ids
+from koord_numa.core.numa import mask_of, mask_of_ids, numa_ids
 from koord_numa.core.objects.constraints import selects
 from koord_numa.core.objects.request import NumaSpread
 from koord_numa.core.objects.verdicts import Exclusivity, Reason, Rejection

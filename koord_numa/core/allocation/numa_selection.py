@@ -15,18 +15,22 @@ from typing import Final
 
 from koord_numa.core.allocation.demand import NodeRules
 from koord_numa.core.allocation.numa_offers import NumaOffers, best_shaped, honouring_first, split
-from koord_numa.core.numa.hints import (
+from koord_numa.core.numa import (
+    KOORDINATOR,
+    UNCONSTRAINED,
     Counted,
+    Decision,
     Distances,
     Hint,
+    NumaExclusivity,
     common_masks,
+    decide_koordinator,
     fewest_that_reach,
     mask_of_ids,
     masks_of_size,
     numa_ids,
     spreads,
 )
-from koord_numa.core.numa.policies import KOORDINATOR, UNCONSTRAINED, Decision, NumaExclusivity, decide_koordinator
 from koord_numa.core.objects.vocabulary import (
     NUMA_REQUIRED,
     SINGLE_NUMA_NODE,

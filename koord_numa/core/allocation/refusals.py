@@ -6,9 +6,9 @@ from typing import Final
 from koord_numa.core.allocation.demand import NodeRules
 from koord_numa.core.allocation.numa_offers import NumaOffers
 from koord_numa.core.allocation.numa_selection import fewest_if_empty, is_possible
-from koord_numa.core.cpus.cpu_request import NotEnoughCpus
+from koord_numa.core.cpus import NotEnoughCpus
 from koord_numa.core.explain import amounts_text, cpus_text, largest_that_fits, needs_text
-from koord_numa.core.numa.policies import NumaExclusivity
+from koord_numa.core.numa import NumaExclusivity
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
 from koord_numa.core.objects.vocabulary import NO_BIND_POLICY, CpuBindPolicy, NumaExclusive, NumaPolicy, RestrictedRule
 from koord_numa.core.pod_resources import amplify

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
-from koord_numa.core.cel.values import CelError
+from koord_numa.core.cel import CelError
 from koord_numa.core.claims.claim import (
     MAX_RESULTS,
     NEW_SHARE,

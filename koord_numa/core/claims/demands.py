@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from koord_numa.core.cel.values import CompileError
+from koord_numa.core.cel import CompileError
 from koord_numa.core.claims.claim import (
     MAX_RESULTS,
     AllocationMode,

@@ -19,9 +19,9 @@ from koord_numa.core.claims.inventory import Device, DeviceId
 from koord_numa.core.claims.node_allocatable import ClaimAmounts, claim_amounts
 from koord_numa.core.claims.pools import NodeDevices
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
-from koord_numa.core.cpus.bind_policies import CpuPolicies
+from koord_numa.core.cpus import CpuPolicies
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.numa.hints import mask_of, numa_ids
+from koord_numa.core.numa import mask_of, numa_ids
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field

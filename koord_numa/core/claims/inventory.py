@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Final, NamedTuple
 
-from koord_numa.core.cel.program import CelDevice
-from koord_numa.core.cel.values import CelError
+from koord_numa.core.cel import CelDevice, CelError
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
-from koord_numa.core.numa.hints import mask_of
+from koord_numa.core.numa import mask_of
 from koord_numa.core.objects.constraints import Labels, NodeTerm, matches_term
 from koord_numa.core.value_objects import ValueObject, replace
 

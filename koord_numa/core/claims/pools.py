@@ -4,9 +4,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Final
 
-from koord_numa.core.cel.program import CelDevice, Program, compile_selector, is_compiled
-from koord_numa.core.cel.runtime import LIMITS
-from koord_numa.core.cel.values import CelError, detached
+from koord_numa.core.cel import LIMITS, CelDevice, CelError, Program, compile_selector, detached, is_compiled
 from koord_numa.core.claims.claim import DeviceRequirements, DeviceUsage
 from koord_numa.core.claims.inventory import (
     Amounts,

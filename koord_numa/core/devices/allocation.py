@@ -26,7 +26,7 @@ from koord_numa.core.devices.machine import (
     free_value,
     neighbours,
 )
-from koord_numa.core.numa.hints import numa_ids
+from koord_numa.core.numa import numa_ids
 from koord_numa.core.objects.constraints import selects
 from koord_numa.core.objects.devices import (
     GPU,

@@ -29,7 +29,7 @@ from koord_numa.core.devices.machine import (
     free_devices,
     held_devices,
 )
-from koord_numa.core.numa.hints import numa_ids
+from koord_numa.core.numa import numa_ids
 from koord_numa.core.objects.devices import DeviceGrant, DeviceGrants, DeviceInventory, DeviceKey
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection

@@ -37,8 +37,15 @@ from koord_numa.core.kubelet.state import (
     MemoryTable,
     spend,
 )
-from koord_numa.core.numa.hints import IMPOSSIBLE, Answer, HintRule, fewest_that_reach, masks_of_size, numa_ids
-from koord_numa.core.numa.policies import admitted_affinity
+from koord_numa.core.numa import (
+    IMPOSSIBLE,
+    Answer,
+    HintRule,
+    admitted_affinity,
+    fewest_that_reach,
+    masks_of_size,
+    numa_ids,
+)
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.pod_resources import effective_requests

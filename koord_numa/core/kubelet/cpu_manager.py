@@ -14,14 +14,14 @@ from itertools import accumulate
 from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
-from koord_numa.core.cpus.cpu_request import NotEnoughCpus
+from koord_numa.core.cpus import NotEnoughCpus
 from koord_numa.core.cpus.kubelet_assignment import assign, pack
 from koord_numa.core.cpus.kubelet_options import StaticOptions
 from koord_numa.core.cpuset import CpuSet, lowest
 from koord_numa.core.explain import cpus_text
 from koord_numa.core.kubelet.demand import SMT_ALIGNMENT, UNEXPECTED_ADMISSION, AdmitRejection
 from koord_numa.core.kubelet.state import KubeletNode
-from koord_numa.core.numa.hints import Counted, HintRule, mask_of, numa_ids
+from koord_numa.core.numa import Counted, HintRule, mask_of, numa_ids
 from koord_numa.core.value_objects import ValueObject, value_object
 
 Cpu = tuple[int, int]

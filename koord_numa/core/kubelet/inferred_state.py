@@ -23,7 +23,7 @@ from koord_numa.core.kubelet.demand import ContainerDemand, PodDemand, is_memory
 from koord_numa.core.kubelet.hypothesis import SOMEONE, Hypothesis, held_by_init, most_used, pins_init_cpus
 from koord_numa.core.kubelet.node_config import NodeConfig, config_variants, counts_in_full, first_cpus, sharing_of
 from koord_numa.core.kubelet.state import DevicePool, KubeletNode, KubeletState, ManagerState, MemoryTable, PluginDevice
-from koord_numa.core.numa.hints import mask_of_ids, masks_of_size, numa_ids
+from koord_numa.core.numa import mask_of_ids, masks_of_size, numa_ids
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import INIT, ContainerKind, KubeletPolicy, KubeletScope

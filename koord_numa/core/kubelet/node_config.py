@@ -37,7 +37,7 @@ from koord_numa.core.kubelet.state import (
     MemoryBlock,
     PluginDevice,
 )
-from koord_numa.core.numa.hints import mask_of
+from koord_numa.core.numa import mask_of
 from koord_numa.core.objects.node import ContainerState, KubeletCheckpoint, KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import APP, ContainerKind, KubeletPolicy, KubeletScope

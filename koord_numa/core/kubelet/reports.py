@@ -21,7 +21,7 @@ from koord_numa.core.kubelet.node_config import is_located, packs_sockets
 from koord_numa.core.kubelet.replay import Arrival
 from koord_numa.core.kubelet.state import EVENT, ContainerGrant, Grant, KubeletNode, ManagerState
 from koord_numa.core.kubelet.variants import Rest, distinct, elsewhere, freed, holding, rest_of
-from koord_numa.core.numa.hints import mask_of
+from koord_numa.core.numa import mask_of
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope

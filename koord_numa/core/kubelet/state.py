@@ -25,7 +25,7 @@ from koord_numa.core.cpus.kubelet_options import (
 )
 from koord_numa.core.cpuset import EMPTY, CpuSet, members
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand, pod_level_demand
-from koord_numa.core.numa.hints import numa_ids
+from koord_numa.core.numa import numa_ids
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection

@@ -13,8 +13,7 @@ from itertools import combinations
 from math import comb
 from typing import Final
 
-from koord_numa.core.cpus.cpu_request import CpuRequest
-from koord_numa.core.cpus.take import take_cpus
+from koord_numa.core.cpus import CpuRequest, take_cpus
 from koord_numa.core.cpuset import CpuSet, lowest
 from koord_numa.core.objects.vocabulary import NumaAllocateStrategy
 from koord_numa.core.ordering import emptiest_first, repacking_order

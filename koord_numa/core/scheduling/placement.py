@@ -21,7 +21,7 @@ from koord_numa.core.kubelet import (
     refuse_unsure,
     would_admit,
 )
-from koord_numa.core.numa.hints import masks_of_size, numa_ids
+from koord_numa.core.numa import masks_of_size, numa_ids
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Alignment, Exclusivity, Placement, Reason, Rejection

@@ -20,7 +20,7 @@ from koord_numa.core.devices import DeviceDemand, device_demand
 from koord_numa.core.fit.node_filters import preferred_weight, soft_taints
 from koord_numa.core.fit.pod_placement import crowding, pod_preference
 from koord_numa.core.kubelet import KubeletView
-from koord_numa.core.numa.hints import mask_of_ids
+from koord_numa.core.numa import mask_of_ids
 from koord_numa.core.objects.devices import GPU
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Exclusivity, Placement, Rejection

@@ -8,10 +8,10 @@ from operator import or_
 from typing import Final
 
 from koord_numa.core.cpu_topology import CpuTopology
-from koord_numa.core.cpus.cpu_request import shaped
+from koord_numa.core.cpus import shaped
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet import KubeletState, KubeletView, free_on
-from koord_numa.core.numa.policies import NumaOccupancy
+from koord_numa.core.numa import NumaOccupancy
 from koord_numa.core.objects.request import SharedPool
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import SINGLE_NUMA_NODE, CpuBindPolicy, NodeBindPolicy

@@ -32,8 +32,7 @@ from koord_numa.core.claims.pools import (
     Selectors,
     TurnOverError,
 )
-from koord_numa.core.cpus.bind_policies import CpuPolicies
-from koord_numa.core.cpus.cpu_request import CpuRequest
+from koord_numa.core.cpus import CpuPolicies, CpuRequest
 from koord_numa.core.cpuset import EMPTY
 from koord_numa.core.fit.node_filters import fits_resources
 from koord_numa.core.objects.constraints import matches_term

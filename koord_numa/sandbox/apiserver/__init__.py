@@ -5,6 +5,7 @@ from koord_numa.sandbox.apiserver.direct import DirectStore, Subscription
 from koord_numa.sandbox.apiserver.documents import JsonObject
 from koord_numa.sandbox.apiserver.errors import ApiError
 from koord_numa.sandbox.apiserver.faults import Asked, Effect, Fault, Faults, RequestLog
+from koord_numa.sandbox.apiserver.selectors import parse_labels
 from koord_numa.sandbox.apiserver.server import ApiServer, serve
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "JsonObject",
     "RequestLog",
     "Subscription",
+    "parse_labels",
     "serve",
 ]

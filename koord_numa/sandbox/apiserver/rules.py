@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from koord_numa.core.cel import CompileError
 from koord_numa.core.cel.estimate import estimate_cost
-from koord_numa.core.cel.values import CompileError
 from koord_numa.sandbox.apiserver.backend import Backend
 from koord_numa.sandbox.apiserver.crds import begin_crd, crd_causes, default_crd
 from koord_numa.sandbox.apiserver.documents import JsonObject, dig, metadata_of, section
