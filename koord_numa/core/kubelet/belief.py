@@ -49,12 +49,12 @@ from koord_numa.core.kubelet.reports import (
     ONCE,
     Again,
     GivenUp,
-    Prospect,
     UndatedTopology,
     agreeing,
     agrees,
     allowed,
     given_up,
+    leads_to,
 )
 from koord_numa.core.kubelet.state import (
     DECISION,
@@ -190,7 +190,7 @@ class Belief:
             return self._filter(UndatedTopology.of(shown, zones, when, self.hypotheses))
         settled = self._settle(shown[0], zones, counts, when)
         if not settled and (self.shortened or self.overflow):
-            again = Again(MOST_EFFORT, leads_on=Prospect(shown[0], zones, self.arrivals).may_come)
+            again = Again(MOST_EFFORT, leads_on=leads_to(shown[0], zones))
             settled = self._settle(shown[0], zones, counts, when, again)
         return shown[0] if settled else None
 

@@ -2,12 +2,12 @@
 Comparison of candidate states (hypotheses) with a published topology: which candidates explain the topology, and what it shows about pods.
 
 ``agrees`` compares one candidate with one topology. ``settled`` moves CPUs with unknown NUMA nodes to where the topology shows them.
-``UndatedTopology`` is a topology with several possible sets of pods. ``Prospect`` rejects candidates early during a replay.
+``UndatedTopology`` is a topology with several possible sets of pods. ``leads_to`` rejects candidates early during a replay.
 ``GivenUp`` records the candidates that a replay has dropped.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from operator import add
@@ -15,17 +15,15 @@ from typing import Final, Self
 
 from koord_numa.core.cpuset import CpuSet, lowest, members
 from koord_numa.core.kubelet.bounds import STRICT
-from koord_numa.core.kubelet.demand import is_memory, pod_demand
+from koord_numa.core.kubelet.demand import is_memory
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa, may_lie_otherwise
 from koord_numa.core.kubelet.node_config import is_located, packs_sockets
-from koord_numa.core.kubelet.replay import Arrival
 from koord_numa.core.kubelet.state import EVENT, ContainerGrant, Grant, KubeletNode, ManagerState
 from koord_numa.core.kubelet.variants import Rest, distinct, elsewhere, freed, holding, rest_of
 from koord_numa.core.numa import mask_of
 from koord_numa.core.objects.node import Zone
-from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
-from koord_numa.core.resources import CPU, MILLI, ResourceList, total
+from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
 
 
@@ -546,104 +544,10 @@ def allowed(states: list[Hypothesis], topologies: Iterable[UndatedTopology], uid
     return states
 
 
-MOST_SUMS: Final = 16_384
-"""Maximum sums of pod requests that are computed. With more sums, nearly every difference is one of them."""
-
-_LANE: Final = 64
-"""Bits per resource. Amounts of several resources are packed into one integer, so that one addition adds all of them."""
-
-
-@dataclass(slots=True)
-class Prospect:
-    """
-    A check of states before the last pods of a topology have arrived: whether the state can still lead to the topology.
-
-    ``shown`` are the uids of the topology's pods. ``arrivals`` are the replayed arrivals in order.
-    """
-
-    shown: Collection[str]
-    zones: Sequence[Zone]
-    arrivals: Iterable[Arrival]
-    _order: list[Arrival] = field(init=False)
-    _uids: list[str] = field(init=False)
-    _sums: list[set[int]] = field(default_factory=list, init=False)
-
-    def __post_init__(self) -> None:
-        self._order = [each for each in self.arrivals if each.uid in self.shown]
-        self._uids = [each.uid for each in self._order]
-
-    def may_come(self, one: Hypothesis) -> bool:
-        """Return whether the topology can be published at a later moment, after all of its pods have arrived."""
-        if any(uid in one.gone for uid in self.shown):
-            return False  # a shown pod has left before other shown pods arrive
-        return may_come_to(one, self.shown, self.zones) and self._is_made_up(one)
-
-    def _is_made_up(self, one: Hypothesis) -> bool:
-        """
-        Return whether sums of the requests of pods that have not arrived can equal the remaining use of every zone.
-
-        Return ``True`` where this cannot be determined.
-        """
-        node = one.state.node
-        if one.spread or one.mixed or one.unplaced or one.unlocated or not _on_one_numa_node(node):
-            return True
-        there = [uid for uid in self.shown if uid in one.state.pods]
-        ahead = [uid for uid in self._uids if uid not in one.state.pods]
-        # Not applicable to pods that came before all arrivals or that are rejected in this state.
-        if len(there) + len(ahead) < len(self.shown) or ahead != self._uids[len(self._uids) - len(ahead) :]:
-            return True
-        sums, use = self._sums_of_last(len(ahead), node), use_of(one, there)
-        return sums is None or use is None or all(self._rest(zone, use, node) in sums for zone in self.zones)
-
-    def _rest(self, zone: Zone, use: Use, node: KubeletNode) -> int:
-        """Return the use that a zone shows beyond the pods that are there, packed into one integer."""
-        rest = in_use(zone)
-        rest[CPU] = rest.get(CPU, 0) - use.cpus.get(zone.numa, 0) * MILLI
-        for (numa, kind), amount in use.memory.items():
-            if numa == zone.numa:
-                rest[kind] = rest.get(kind, 0) - amount
-        return _as_number(rest, self._kinds(node))
-
-    def _kinds(self, node: KubeletNode) -> list[str]:
-        """Return the resources that topologies show per NUMA node and that the kubelet binds."""
-        kinds = {kind for zone in self.zones for kind in zone.allocatable if kind == CPU or is_memory(kind)}
-        return sorted(kind for kind in kinds if (node.pins_cpus if kind == CPU else node.pins_memory))
-
-    def _sums_of_last(self, count: int, node: KubeletNode) -> set[int] | None:
-        """Return the possible sums of requests of the last ``count`` pods, or ``None`` if there are more than ``MOST_SUMS``."""
-        if not self._sums:
-            kinds, sums = self._kinds(node), {0}
-            self._sums.append(sums)
-            for each in reversed(self._order):
-                sums = set(sums)
-                for amounts in _units(each.request, node):
-                    number = _as_number(amounts, kinds)
-                    sums |= {other + number for other in sums}
-                if len(sums) > MOST_SUMS:
-                    break
-                self._sums.append(sums)
-        return self._sums[count] if count < len(self._sums) else None
-
-
-def _on_one_numa_node(node: KubeletNode) -> bool:
-    """Return whether every alignment unit is on exactly one NUMA node."""
-    strict = node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
-    return strict and not node.static_options.align_by_socket
-
-
-def _as_number(amounts: ResourceList, kinds: Sequence[str]) -> int:
-    """Pack amounts of these resources into one integer of ``_LANE`` bits per resource."""
-    return sum(amounts.get(kind, 0) << _LANE * at for at, kind in enumerate(kinds))
-
-
-def _units(request: PodRequest, node: KubeletNode) -> Iterator[ResourceList]:
-    """Yield the amounts that must be on one NUMA node, as topologies show them: without finished init containers."""
-    lasting = [
-        {CPU: part.cpus * MILLI, **(part.memory or {})}
-        for container, part in pod_demand(request).containers
-        if container.kind is not ContainerKind.INIT
-    ]
-    yield from [total(lasting)] if node.config.topology_scope is KubeletScope.POD else lasting
+def leads_to(shown: Collection[str], zones: Sequence[Zone]) -> Callable[[Hypothesis], bool]:
+    """Return a test of states before the last of the ``shown`` pods have arrived: whether the zones can be published later."""
+    # A shown pod that has left before other shown pods arrived contradicts the topology.
+    return lambda one: not any(uid in one.gone for uid in shown) and may_come_to(one, shown, zones)
 
 
 MOST_EFFORT: Final = 2 * EVENT

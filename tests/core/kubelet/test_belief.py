@@ -9,7 +9,7 @@ from koord_numa.core.kubelet.admit import Admitted, DryRunAdmitted, NotAdmitted,
 from koord_numa.core.kubelet.belief import Belief
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa
-from koord_numa.core.kubelet.reports import may_come_to
+from koord_numa.core.kubelet.reports import leads_to, may_come_to
 from koord_numa.core.kubelet.state import EVENT, KubeletNode, KubeletState
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
@@ -161,6 +161,16 @@ def test_a_state_above_the_topology_cannot_lead_to_it() -> None:
         assert may_come_to(one, ["p1", "p2"], _zones(2, 4))
     assert not may_come_to(one, ["p0", "p1", "p2"], _zones(8, 3))
     assert not may_come_to(one, ["p0", "p1", "p2"], _zones(7, 4))
+
+
+def test_a_shown_pod_had_not_left_before_later_shown_pods() -> None:
+    belief = _belief(_node())
+    belief.arrive("first", pod(app(4)), 0.0)
+    (one,) = belief.hypotheses
+    leads_on = leads_to(["first", "next"], _zones(4, 5))
+    assert leads_on(one)
+    assert not leads_on(replace(one, gone={"first": None}))
+    assert not leads_to(["first", "next"], _zones(3, 5))(one)
 
 
 def test_cpus_that_no_pod_needed_to_be_free_stay_uncertain() -> None:
