@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, NumaExclusive, NumaPolicy, ScoringType
+from koord_numa.core.scheduling.scorers import DEFAULT_WEIGHTS
 from koord_numa.settings import (
     NodesWithoutTopology,
     ProfileSettings,
@@ -196,3 +197,7 @@ def test_a_strategy_without_a_type_is_the_proposals_default() -> None:
     text = "profiles: [{scoringStrategy: {resources: [{name: cpu, weight: 2}]}, numaScoringStrategy: {}}]"
     profile = load_settings(text).profiles[0]
     assert (profile.scoring_strategy.type, profile.numa_scoring_strategy.type) == (ScoringType.MOST_ALLOCATED,) * 2
+
+
+def test_every_scorer_has_a_weight_in_the_settings() -> None:
+    assert ScoreWeightSettings().model_dump() == dict(DEFAULT_WEIGHTS)

@@ -1,8 +1,7 @@
 """
 Table of all parts of a node's score: Score plugins of kube-scheduler and of NUMA placement.
 
-A new scorer is a file in ``core/score`` or ``core/fit`` and a row here, and for a scorer without ``normalize`` an upper bound in
-``engine/ranking/score_bounds``. Settings (``scoreWeights``) and dry runs read the rows.
+A new scorer is a function and a row here. Settings (``scoreWeights``), dry runs and bounds (``engine/ranking/score_bounds``) read the rows.
 
 *Absolute* scorers (``SCORERS``) give 0 to 100 points by the node only, cached until it changes. *Preferences* give a raw score, which
 ``normalize`` converts to 0 to 100 points over all nodes that fit.

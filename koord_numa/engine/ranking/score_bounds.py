@@ -21,10 +21,6 @@ from koord_numa.core.scheduling.placement import refuse_by_kubelet_config
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, without_resources
 from koord_numa.core.scheduling.scorers import (
     SCORERS,
-    prefers_shape,
-    wants_devices,
-    wants_exclusivity,
-    wants_numa_spread,
     wants_own_cpus,
     weight_of,
 )
@@ -85,6 +81,9 @@ class SelectedRows:
         return np.asarray(mask, dtype=np.bool_)
 
 
+TIGHT: Final = frozenset(("resources", "devices", "numa", "alignment", "partitions"))
+"""Scorers with a bound of their own. Every other scorer counts as ``MAX_SCORE``."""
+
 NO: Final = -1
 """Bound of rows that are not evaluated. Bounds of other rejecting rows are smaller."""
 EXPLORES: Final = NEVER // 2
@@ -125,7 +124,7 @@ class ScoreBounds:
     - Amounts of whole nodes and of NUMA nodes are compared in one operation (``NodeNumbers``). ``ResourceBounds`` scores whole nodes.
     - The alignment is relaxed: ``fewest`` is, for each resource separately, the number of emptiest NUMA nodes that hold the amount.
       A placement uses one set of NUMA nodes for all resources, so it uses at least ``fewest``, and the ``numa`` and ``alignment`` scores
-      decrease with the number of NUMA nodes; see ``numa_score_bound`` and ``alignment_bound``. Exclusivity, shape and claims count as
+      decrease with the number of NUMA nodes; see ``numa_score_bound`` and ``alignment_bound``. Scorers that are not ``TIGHT`` count as
       ``MAX_SCORE``.
 
     Shapes: ``rows`` are n row indices; bounds are ``int64[n]``. ``ClassJudgement`` holds ``wanted[kinds, lines]`` and points by class and
@@ -147,6 +146,8 @@ class ScoreBounds:
         # Requirements on names and labels are evaluated by row; classes do not include them.
         self._anywhere = ask if self._selected is None else of_any_node(ask)
         self._weights = {row.name: weight_of(row, rules) for row in SCORERS}
+        others = (row for row in SCORERS if row.name not in TIGHT and row.concerns(ask))
+        self._most_of_others = sum(self._weights[row.name] * MAX_SCORE for row in others)
         extended = () if ask.claims is None else ask.claims.extended
         # For a node that serves all extended resources by claim, which requires the least of NUMA nodes. ``_ends`` adds
         # the opposite case.
@@ -243,7 +244,7 @@ class ScoreBounds:
         return found
 
     def _points(self, kind: NodeClass, counts: int) -> list[int]:
-        """Return the maximum of the NUMA, alignment, exclusivity, shape and claim scores on a class by minimum number of NUMA nodes."""
+        """Return the maximum score on a class by minimum number of NUMA nodes, without filling, sparing and partitions."""
         if not self._ends:
             return self._points_of(self._ask, self._alignment, kind, counts)
         # Rows differ in which extended resources are amounts, so that the number of NUMA nodes cannot be used as a
@@ -257,11 +258,7 @@ class ScoreBounds:
         if kind.config is not None and refuse_by_kubelet_config(ask, kind.config) is not None:
             return [NEVER] * counts
         weight, one = self._weights["numa"], alignment.needs_one_on(kind)
-        # Maximum scores of exclusivity, shape and claims, which are only known for a placement.
-        most = self._weights["exclusivity"] * MAX_SCORE if wants_exclusivity(self._ask) else 0
-        most += self._weights["numa_spread"] * MAX_SCORE if wants_numa_spread(self._ask) else 0
-        most += self._weights["shape"] * MAX_SCORE if prefers_shape(self._ask) else 0
-        most += self._weights["claims"] * MAX_SCORE if wants_devices(self._ask) else 0
+        most = self._most_of_others
         if alignment.splits_cores_of(kind):
             most = EXPLORES if kind.explores else NEVER
         points, owns = [], wants_own_cpus(ask)

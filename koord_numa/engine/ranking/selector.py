@@ -65,8 +65,7 @@ def profile_of(profile: ProfileSettings) -> Profile:
         scoring=profile.scoring_strategy.type,
         weights=_weights(profile.scoring_strategy),
         kubelet_options=profile.unknown_kubelet_options,
-        # The settings have a weight for every scorer, so that a missing weight fails here and not in a decision.
-        score_weights={row.name: getattr(weights, row.name) for row in (*SCORERS, *PREFERENCES)},
+        score_weights={row.name: getattr(weights, row.name, row.weight) for row in (*SCORERS, *PREFERENCES)},
     )
 
 

@@ -23,12 +23,16 @@ from koord_numa.core.objects.vocabulary import (
     NumaSpreadScope,
     ScoringType,
 )
+from koord_numa.core.scheduling import filters, scorers
 from koord_numa.core.scheduling.filters import ScoredPlacement, decide, evaluate, evaluate_alone
 from koord_numa.core.scheduling.request import Profile, scheduling_request
+from koord_numa.core.scheduling.scorers import SCORERS, Scorer
+from koord_numa.core.state.inventory import NodeSnapshot
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.queue.cluster_events import ClusterEvent
+from koord_numa.engine.ranking import score_bounds, selector
 from koord_numa.engine.ranking.node_ranking import NodeRanking
 from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.engine.ranking.score_bounds import NO, ScoreBounds
@@ -125,6 +129,26 @@ def test_a_remembered_ranking_answers_as_asking_everyone(seed: int, strategy: Sc
             assert told == {name: (no.reason, no.message) for name, no in expected.rejections.items()}
         for _ in range(lab.dice.randint(0, 6)):
             lab.dice.choice((lab.change_node, lab.change_pod, partial(lab.place, request)))()
+
+
+def test_a_new_scorer_is_a_function_and_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_name(_ask: object, seen: NodeSnapshot, _placement: object, _profile: object) -> int:
+        return int(seen.node.name.removeprefix("node-")) * 37 % 101
+
+    rows = (*SCORERS, Scorer("new", "New", 3_000, by_name))
+    for module in (scorers, filters, score_bounds, selector):
+        monkeypatch.setattr(module, "SCORERS", rows)
+    monkeypatch.setattr(filters, "_NAMES", tuple(row.name for row in rows))
+    chosen = set[str]()
+    for seed in range(6):
+        lab = Lab(seed, ScoringType.MOST_ALLOCATED)
+        for request in lab.requests:
+            ranking = NodeRanking(scheduling_request(request, lab.rules), lab.rules, lab.columns)
+            expected = lab.by_asking_everyone(request)
+            assert ranking.choose() == (expected if isinstance(expected, Placement) else None)
+            chosen |= {expected.node} if isinstance(expected, Placement) else set()
+            lab.place(request)
+    assert len(chosen) > 3
 
 
 APPS = ("prefill", "decode")
