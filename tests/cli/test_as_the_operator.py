@@ -232,7 +232,9 @@ async def test_without_rights_on_volumes_only_their_pods_wait(tmp_path: Path) ->
         plain, with_volume = await ask(cluster, "explain", "plain"), await ask(cluster, "explain", "p")
     for answer in (plain, with_volume):
         (line,) = answer.stderr.splitlines()
-        assert line.startswith("Not counted: persistentvolumes, poddisruptionbudgets.policy: no right to list them; ")
+        assert line.startswith(
+            "Not counted: persistentvolumes, poddisruptionbudgets.policy: no permission to list them; "
+        )
         assert "koord-numa-reader" in line
     assert "would go to" in plain.stdout
     assert "2 volumes are not known yet" in with_volume.stdout
