@@ -126,8 +126,13 @@ class Explorations(MutableObject):
         return all(evaluation.answer is not None for evaluation in self.of.values())
 
 
-ONE_SLICE: Final = Explorations()
-"""For views whose evaluations are not continued."""
+ONE_SLICE: Final = Explorations(steps=4 * SLICE)
+"""
+For views whose evaluations are not continued, as for the members of a group.
+
+With one slice of 400 steps, 190 instead of 87 of 1,973 admitted pods would wait in 27 of the long recorded sequences, with 1,600
+steps 112, and with 6,400 steps 99.
+"""
 
 
 @value_object
