@@ -107,10 +107,10 @@ class NoProgress(kopf.ProgressStorage):
         """Store nothing."""
 
     def purge(self, *, key: str, body: kopf.Body, patch: kopf.Patch) -> None:
-        """Do nothing, because Kopf's progress is not stored."""
+        """Remove nothing, because nothing is stored."""
 
     def touch(self, *, body: kopf.Body, patch: kopf.Patch, value: Any) -> None:
-        """Do nothing, because Kopf's progress is not stored."""
+        """Write nothing, because nothing is stored."""
 
     def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
         """Return the essence unchanged: nothing is stored in it."""
