@@ -1,10 +1,10 @@
-"""Controllers of kube-controller-manager, as far as a scheduler can observe them: jobs, volumes and resource claims."""
+"""Controllers of kube-controller-manager, as far as a scheduler can observe them: jobs, volumes, claims and lost pods."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from koord_numa.sandbox.apiserver import ApiError, DirectStore, Subscription
+from koord_numa.sandbox.apiserver import ApiError, DeleteOptions, DirectStore, Subscription
 
 # The Job controller of kube-controller-manager, as far as a scheduler can observe it.
 #
@@ -152,6 +152,17 @@ def _index(pod: Mapping[str, Any]) -> str:
 def _is_active(pod: Mapping[str, Any]) -> bool:
     """Return whether the pod is neither finished nor terminating (``podReplacementPolicy: TerminatingOrFailed``)."""
     return _phase(pod) not in ("Succeeded", "Failed") and not pod["metadata"].get("deletionTimestamp")
+
+
+def collect_pods(store: DirectStore, nodes: Container[str]) -> Subscription:
+    """Remove deleted pods of nodes that are not in ``nodes``: no simulated kubelet ends them."""
+
+    def on_pod(event: str, pod: Json) -> None:
+        metadata, node = pod["metadata"], pod["spec"].get("nodeName")
+        if event != "DELETED" and metadata.get("deletionTimestamp") and node and node not in nodes:
+            store.delete("pods", metadata["name"], metadata["namespace"], DeleteOptions(grace=0, uid=metadata["uid"]))
+
+    return store.subscribe("pods", on_pod)
 
 
 # A simulated PersistentVolume controller and CSI provisioner.

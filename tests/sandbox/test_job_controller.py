@@ -1,11 +1,11 @@
-"""The simulated Job controller: it creates, replaces and deletes the pods of Jobs."""
+"""The simulated controllers of Jobs and of pods on nodes without a kubelet."""
 
 from typing import Any
 
 import pytest
 
 from koord_numa.sandbox.apiserver import ApiServer, DirectStore
-from koord_numa.sandbox.controllers import INDEX, JOBS, JobController
+from koord_numa.sandbox.controllers import INDEX, JOBS, JobController, collect_pods
 
 Json = dict[str, Any]
 
@@ -79,3 +79,16 @@ async def test_pods_go_with_their_job(store: DirectStore) -> None:
     store.create(job())
     store.delete(JOBS, "train", "default")
     assert indexes(store) == []
+
+
+async def test_deleted_pods_of_nodes_without_a_kubelet_are_removed(server: ApiServer) -> None:
+    spec = {"containers": [{"name": "c", "image": "none"}]}
+    for node in ("simulated", "loaded"):
+        server.store.create(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": node}, "spec": {**spec, "nodeName": node}}
+        )
+    server.store.delete("pods", "loaded")
+    collect_pods(server.store, {"simulated"})
+    assert [pod["metadata"]["name"] for pod in server.store.list("pods")] == ["simulated"]
+    server.store.delete("pods", "simulated")
+    assert server.store.get("pods", "simulated")["metadata"]["deletionTimestamp"]

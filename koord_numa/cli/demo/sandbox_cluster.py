@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.node.agent import Agent
@@ -16,7 +16,7 @@ from koord_numa.node.api_client import ApiAccess, NodeApi
 from koord_numa.node.publisher import AgentConfig
 from koord_numa.sandbox import definitions
 from koord_numa.sandbox.apiserver import ApiServer
-from koord_numa.sandbox.controllers import JobController
+from koord_numa.sandbox.controllers import JobController, collect_pods
 from koord_numa.sandbox.devices import SimulatedDevices
 from koord_numa.sandbox.machines import Fleet, NodeDescription, NodeServices, Style
 
@@ -101,6 +101,12 @@ async def node_agents(
 PUBLISHING: Final = 1.0
 """Seconds between reports of the simulated agents. Real agents take 3 to 60 s."""
 
+NAMESPACE_DELAY: Final = 2.0
+"""Seconds until a deleted namespace is emptied (kube-controller-manager: 5).
+
+``kubectl delete -f`` deletes the namespace first and then its content by name.
+"""
+
 _PATIENCE: Final = 8.0
 """Seconds that the operator gets to exit."""
 
@@ -134,22 +140,33 @@ async def sandbox_cluster(
 
     Node agents publish when ``publish`` is called, or periodically inside ``agents_publishing``.
     """
-    async with ApiServer(port, definitions()) as server:
+    async with ApiServer(port, definitions(), namespace_delay=NAMESPACE_DELAY) as server:
         server.write_kubeconfig(kubeconfig)
         fleet = Fleet(server.store, nodes)
         fleet.start()
+        for name in fleet.nodes:
+            server.store.create(_lease(name))
         devices = SimulatedDevices(server.store, nodes)
         devices.start()
         jobs = JobController(server.store)
         jobs.start()
+        collector = collect_pods(server.store, fleet.nodes)
         try:
             with tempfile.TemporaryDirectory(prefix="koord-numa-nodes-") as folder:
                 async with node_agents(server, fleet, Path(folder)) as agents:
                     yield SandboxCluster(server, fleet, kubeconfig, agents, devices)
         finally:
+            collector.cancel()
             jobs.stop()
             devices.stop()
             fleet.stop()
+
+
+def _lease(node: str) -> dict[str, Any]:
+    """Return the Lease of a node's kubelet, which ``kubectl describe node`` reads. It is not renewed."""
+    spec = {"holderIdentity": node, "leaseDurationSeconds": 40}
+    metadata = {"name": node, "namespace": "kube-node-lease"}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
 
 @contextlib.asynccontextmanager

@@ -5,7 +5,7 @@ delete of a kubelet, for finalizers, for the content of a namespace, or for depe
 Dependents are deleted immediately after their last owner.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -171,6 +171,8 @@ class Deleter:
         """Subscribe to the owner references of all tables."""
         self._backend = backend
         self._dependents = Dependents(backend)
+        self.later: Callable[[Callable[[], None]], object] = lambda action: action()
+        """Runs the removal of a namespace's content. The default runs it immediately."""
 
     def delete(self, target: Target, options: DeleteOptions = _AT_ONCE) -> Written:
         """Delete an object, or mark it for deletion.
@@ -265,14 +267,20 @@ class Deleter:
         namespace["status"] = {**(namespace.get("status") or {}), "phase": "Terminating"}
         record = self._backend.put(kind, namespace)
         name = record.key.name
-        for content_kind in self._backend.kinds_in_use():
-            if content_kind.namespaced:
-                self.delete_all(content_kind, self._backend.table(content_kind).in_namespace(name), _AT_ONCE)
-        current = self._backend.lookup("namespaces", name)
-        if current is None:
-            return Written(record, WriteOutcome.REMOVED)
-        gone = self._finish_namespace(current)
+        self.later(lambda: self._empty_namespace(name))
+        gone = self._backend.lookup("namespaces", name) is None
         return Written(record, WriteOutcome.REMOVED if gone else WriteOutcome.UPDATED)
+
+    def _empty_namespace(self, name: str) -> None:
+        namespace = self._backend.lookup("namespaces", name)
+        if namespace is None or not namespace.deleting:  # created anew in the meantime
+            return
+        for kind in self._backend.kinds_in_use():
+            if kind.namespaced:
+                self.delete_all(kind, self._backend.table(kind).in_namespace(name), _AT_ONCE)
+        namespace = self._backend.lookup("namespaces", name)
+        if namespace is not None:
+            self._finish_namespace(namespace)
 
     def _finish_namespace(self, namespace: Record) -> bool:
         """Remove a terminating namespace if it is empty. Returns whether it was removed."""

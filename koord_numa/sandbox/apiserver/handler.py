@@ -16,7 +16,7 @@ from koord_numa.sandbox.apiserver import http, nonresource
 from koord_numa.sandbox.apiserver.authorization import ABOUT_ONESELF, attributes, user_of
 from koord_numa.sandbox.apiserver.backend import Backend, Reader
 from koord_numa.sandbox.apiserver.direct import Cluster
-from koord_numa.sandbox.apiserver.documents import dumps
+from koord_numa.sandbox.apiserver.documents import dig, dumps
 from koord_numa.sandbox.apiserver.errors import (
     ApiError,
     Cause,
@@ -355,6 +355,8 @@ class Handler:
             return await self._watch(call)
         if asked.subresource == SUBRESOURCE:
             return await self._forward(call)
+        if asked.subresource == "log":
+            return self._container_log(call)
         return await self._resources.answer(call)
 
     def _authorize(self, asked: Asked, parameters: Parameters) -> None:
@@ -401,6 +403,14 @@ class Handler:
         self._serving.cluster.backend.get(replace(target, subresource=""))
         local = self._serving.local_ports.get((target.namespace, target.name, port))
         return await serve(call.request, local, port)
+
+    def _container_log(self, call: ResourceCall) -> web.Response:
+        """Serve ``kubectl logs``. Raises ``ApiError`` with code 404 for an absent pod and 400 for a pod without a node."""
+        target = replace(call.target, subresource="")
+        pod = self._serving.cluster.backend.get(target).load()
+        if not dig(pod, "spec", "nodeName"):
+            raise bad_request(f"pod {target.name} does not have a host assigned")
+        return http.text(f"{target.name} is simulated and writes no log. koord-numa explain shows its CPUs.\n")
 
     async def _watch(self, call: ResourceCall) -> web.StreamResponse:
         cluster = self._serving.cluster

@@ -172,7 +172,7 @@ BUILTIN: Final = (
         "Pod",
         "pods",
         short_names=("po",),
-        subresources=("binding", "eviction", "portforward", "resize", "status"),
+        subresources=("binding", "eviction", "log", "portforward", "resize", "status"),
         generation=_COUNTED,
         categories=("all",),
         fields=_POD_FIELDS,

@@ -31,6 +31,7 @@ _SUBRESOURCES: Final = {
     "binding": (_CREATE, "", "v1", "Binding"),
     "eviction": (_CREATE, "policy", "v1", "Eviction"),
     "finalize": (["update"], "", "", ""),
+    "log": (["get"], "", "", ""),
     "portforward": (["create", "get"], "", "v1", "PodPortForwardOptions"),
 }
 

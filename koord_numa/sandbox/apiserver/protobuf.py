@@ -117,6 +117,23 @@ _TEMPLATE: Final = _Field(
 )
 """The fields that ``kubectl create deployment`` and ``kubectl create job`` write."""
 
+_BINDING: Final = {
+    1: _META,
+    2: _Field("subjects", message=_texts("kind", "apiGroup", "name", "namespace"), repeated=True),
+    3: _Field("roleRef", message=_texts("apiGroup", "kind", "name")),
+}
+_ROLE: Final = {
+    1: _META,
+    2: _Field(
+        "rules",
+        message={
+            number: _Field(name, _Type.TEXT_LIST)
+            for number, name in enumerate(("verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs"), 1)
+        },
+        repeated=True,
+    ),
+}
+_RBAC: Final = "rbac.authorization.k8s.io/v1"
 _KINDS: Final[Mapping[tuple[str, str], Mapping[int, _Field]]] = {
     ("v1", "Namespace"): {
         1: _META,
@@ -124,6 +141,8 @@ _KINDS: Final[Mapping[tuple[str, str], Mapping[int, _Field]]] = {
         3: _Field("status", _Type.IGNORED),
     },
     ("v1", "ConfigMap"): {1: _META, 2: _Field("data", _Type.TEXT_MAP), 4: _Field("immutable", _Type.FLAG)},
+    **{(_RBAC, kind): _BINDING for kind in ("ClusterRoleBinding", "RoleBinding")},
+    **{(_RBAC, kind): _ROLE for kind in ("ClusterRole", "Role")},
     ("v1", "ServiceAccount"): {1: _META, 4: _Field("automountServiceAccountToken", _Type.FLAG)},
     ("apps/v1", "Deployment"): {
         1: _META,

@@ -62,14 +62,17 @@ class ApiServer:
         crds: Sequence[Path | str] = (),
         history: int = HISTORY,
         bookmark_interval: float = _BOOKMARKS,
+        namespace_delay: float = 0.0,
     ) -> None:
         """Create the server.
 
         ``port`` 0 selects a free port. ``crds`` are manifest files to load. ``history`` is the number of changes per
-        kind that a watch can lag behind. ``bookmark_interval`` is in seconds.
+        kind that a watch can lag behind. ``bookmark_interval`` and ``namespace_delay``, the time from the deletion of a
+        namespace to the removal of its content, are in seconds.
         """
         self._port = port
         self._cluster = Cluster(history)
+        self._namespace_delay = namespace_delay
         self.faults: Final = Faults()
         self.requests: Final = RequestLog()
         self.store: Final = DirectStore(self._cluster)
@@ -103,6 +106,9 @@ class ApiServer:
         A stopped or suspended server listens on the same port. Raises ``OSError`` when the port is in use.
         """
         self._handler.resume()
+        if self._namespace_delay:
+            loop = asyncio.get_running_loop()
+            self._cluster.deleter.later = lambda action: loop.call_later(self._namespace_delay, action)
         server = web.Server(self._handler, request_factory=_request, handler_cancellation=True, access_log=None)
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_SHUTDOWN)
         await runner.setup()

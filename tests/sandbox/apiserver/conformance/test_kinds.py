@@ -1,5 +1,6 @@
 """Namespaces, nodes, and questions about permissions."""
 
+import aiohttp
 import pytest
 
 from koord_numa.sandbox.apiserver import ApiServer, Fault
@@ -10,6 +11,7 @@ from tests.sandbox.apiserver.client import (
     Api,
     binding,
     configmap,
+    eventually,
     node,
     pod,
 )
@@ -45,6 +47,21 @@ async def test_a_namespace_waits_for_its_pods(api: Api) -> None:
     )
     await api.delete(f"{pods}/p", gracePeriodSeconds="0")
     assert (await api.get(f"{NAMESPACES}/team")).status == 404
+
+
+@pytest.mark.parametrize("delay", [0.001, 3600.0], ids=["passes", "does-not-pass"])
+async def test_a_namespace_is_emptied_after_a_delay(delay: float) -> None:
+    """``kubectl delete -f`` deletes a namespace first and then its content by name."""
+    async with ApiServer(namespace_delay=delay) as server, aiohttp.ClientSession(server.url) as session:
+        api = Api(session)
+        await api.create(NAMESPACES, {"metadata": {"name": "team"}})
+        await api.create(f"{NAMESPACES}/team/configmaps", configmap())
+        server.store.delete("namespaces", "team")
+        assert server.store.get("configmaps", "c", "team")
+        assert server.store.get("namespaces", "team")["status"] == {"phase": "Terminating"}
+        if delay > 1:
+            assert (await api.delete(f"{NAMESPACES}/team/configmaps/c")).status == 200
+        await eventually(lambda: server.store.find("namespaces", "team") is None)
 
 
 async def test_the_usual_namespaces_stay(api: Api) -> None:

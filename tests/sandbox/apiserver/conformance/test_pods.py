@@ -57,6 +57,15 @@ async def test_binding_twice(api: Api) -> None:
     assert 'pod p is already assigned to node "n1"' in answer.body["message"]
 
 
+async def test_the_log_of_a_container(api: Api) -> None:
+    assert (await api.get(f"{POD}/log")).reason == (404, "NotFound")
+    await api.create(PODS, pod())
+    waiting = await api.get(f"{POD}/log")
+    assert (waiting.status, waiting.body["message"]) == (400, "pod p does not have a host assigned")
+    await bind(api)
+    assert "simulated" in (await api.get(f"{POD}/log")).body
+
+
 async def test_binding_of_gated_and_deleting_pods(api: Api) -> None:
     await api.create(PODS, pod(schedulingGates=[{"name": "g"}]))
     gated = await api.post(f"{POD}/binding", binding("p", "n1"))

@@ -86,6 +86,43 @@ def test_a_deployment_of_kubectl() -> None:
     assert spec["template"]["spec"]["containers"][0]["ports"][0]["containerPort"] == 80
 
 
+RECORDED_BINDING = (
+    b"k8s\x00\n2\n\x1crbac.authorization.k8s.io/v1\x12\x12ClusterRoleBinding\x12\x85\x01\n\x11\n\x01b\x12\x00\x1a\x00"
+    b'"\x00*\x002\x008\x00B\x00\x12)\n\x05Group\x12\x19rbac.authorization.k8s.io\x1a\x03sre"\x00\x12\x18\n\x0eServiceAccount'
+    b'\x12\x00\x1a\x01p"\x01m\x1a+\n\x19rbac.authorization.k8s.io\x12\x0bClusterRole\x1a\x01r\x1a\x00"\x00'
+)
+"""Body of kubectl 1.36's ``create clusterrolebinding b --clusterrole=r --group=sre --serviceaccount=m:p``."""
+
+
+def test_a_cluster_role_binding_of_kubectl() -> None:
+    group = "rbac.authorization.k8s.io"
+    assert parse_protobuf(RECORDED_BINDING) == {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "b"},
+        "subjects": [
+            {"kind": "Group", "apiGroup": group, "name": "sre"},
+            {"kind": "ServiceAccount", "name": "p", "namespace": "m"},
+        ],
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "r"},
+    }
+
+
+def test_a_cluster_role() -> None:
+    rule = text(1, "get") + text(2, "") + text(3, "pods") + text(4, "p") + text(5, "/metrics")
+    found = parse_protobuf(enveloped("rbac.authorization.k8s.io/v1", "ClusterRole", text(2, rule)))
+    assert found is not None
+    assert found["rules"] == [
+        {
+            "verbs": ["get"],
+            "apiGroups": [""],
+            "resources": ["pods"],
+            "resourceNames": ["p"],
+            "nonResourceURLs": ["/metrics"],
+        }
+    ]
+
+
 @pytest.mark.parametrize(
     "body",
     [
