@@ -20,7 +20,7 @@ from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.engine.device_moves import DeviceMove
 from koord_numa.engine.metrics import Result
-from koord_numa.engine.queue.pending_pod import RequestClass
+from koord_numa.engine.queue import RequestClass
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view import API_VERSION, Document, document
 from koord_numa.view.advice import Remedy, advise, plan_in_thread

@@ -18,7 +18,7 @@ from cachetools import LRUCache
 
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.value_objects import MutableObject, ValueObject
-from koord_numa.engine.queue.pending_pod import RequestClass, pause
+from koord_numa.engine.queue import RequestClass, pause
 from koord_numa.ports import Clock, ClusterError
 from koord_numa.settings import BackoffSettings
 

@@ -17,8 +17,7 @@ from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.gangs.group_queue import GroupQueue
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.preemption import Executor
-from koord_numa.engine.queue.cluster_events import reasons_of
-from koord_numa.engine.queue.pending_pod import PendingPod
+from koord_numa.engine.queue import PendingPod, reasons_of
 from koord_numa.ports import EventHandler
 from koord_numa.settings import KubeletReservedCpus
 

@@ -14,10 +14,8 @@ from koord_numa.engine.containment import Quarantine, Subject
 from koord_numa.engine.gangs.pod_groups import PodGroups
 from koord_numa.engine.metrics import DecisionLog, Result, SchedulerMetrics
 from koord_numa.engine.object_events import Messages, PodConditions
-from koord_numa.engine.queue.nominator import Nominator
-from koord_numa.engine.queue.pending_pod import PendingPods, RequestClass, RequestClasses
-from koord_numa.engine.queue.scheduling_queue import SchedulingQueue
-from koord_numa.engine.ranking.selector import NodeSelection
+from koord_numa.engine.queue import Nominator, PendingPods, RequestClass, RequestClasses, SchedulingQueue
+from koord_numa.engine.ranking import NodeSelection
 from koord_numa.ports import Dependencies
 from koord_numa.settings import Settings
 

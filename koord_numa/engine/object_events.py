@@ -21,7 +21,7 @@ from koord_numa.core.resources import CPU
 from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.containment import Subject
-from koord_numa.engine.queue.pending_pod import PendingPod, PendingPods, RequestClass
+from koord_numa.engine.queue import PendingPod, PendingPods, RequestClass
 from koord_numa.ports import ClusterError, Dependencies, Forbidden, Gone, Invalid, ObjectReference, Recorder
 
 # Events on nodes whose objects cannot be parsed, lack NUMA nodes, name unknown kubelet options, or have misspelled keys.

@@ -22,8 +22,8 @@ from koord_numa.engine.gangs.group_cycle import GroupCycle, GroupStatuses, Refus
 from koord_numa.engine.gangs.group_queue import GroupQueue
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.metrics import RUNNERS_UP, Result
-from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass
-from koord_numa.engine.ranking.node_ranking import Undecided
+from koord_numa.engine.queue import PendingPod, RequestClass
+from koord_numa.engine.ranking import Undecided
 from koord_numa.ports import ObjectReference
 
 # Explanation of unschedulable classes in slices, so that decisions are not delayed, and reports to their pods.

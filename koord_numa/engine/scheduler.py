@@ -13,7 +13,7 @@ from typing import Final
 from koord_numa.core.objects.constraints import PodTerm
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
-from koord_numa.core.scheduling.filters import ScoredPlacement, choose
+from koord_numa.core.scheduling.filters import ClusterEvent, ScoredPlacement, choose
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.binding.assumed_pods import AssumedPods, ConflictingWriters
 from koord_numa.engine.cache.cache import DELETED, Cache
@@ -50,12 +50,18 @@ from koord_numa.engine.object_events import (
     with_remark,
 )
 from koord_numa.engine.preemption import Executor
-from koord_numa.engine.queue.cluster_events import FREES_NOTHING, ClusterEvent
-from koord_numa.engine.queue.nominator import Nominator
-from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass, RequestClasses
-from koord_numa.engine.queue.scheduling_queue import NodeChange, QueueNumbers, SchedulingQueue, wake
-from koord_numa.engine.ranking.node_table import NodeTable
-from koord_numa.engine.ranking.selector import Limits, Listers, NodeSelection
+from koord_numa.engine.queue import (
+    FREES_NOTHING,
+    NodeChange,
+    Nominator,
+    PendingPod,
+    QueueNumbers,
+    RequestClass,
+    RequestClasses,
+    SchedulingQueue,
+    wake,
+)
+from koord_numa.engine.ranking import Limits, Listers, NodeSelection, NodeTable
 from koord_numa.engine.schedule_one import SchedulingLoop
 from koord_numa.ports import Dependencies
 from koord_numa.settings import DeviceObjectSupport, DynamicResources, PodGroupSupport, Settings

@@ -30,8 +30,7 @@ from koord_numa.engine.claims.pod_claims import claim_work
 from koord_numa.engine.gangs.group_report import GroupReport, dry_run_group
 from koord_numa.engine.object_events import why_everywhere, with_remark
 from koord_numa.engine.preemption import GroupPlan
-from koord_numa.engine.queue.nominator import Nomination
-from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass
+from koord_numa.engine.queue import Nomination, PendingPod, RequestClass
 from koord_numa.engine.scheduler import Scheduler, verdict_on
 from koord_numa.ports import Dependencies, ObjectReference
 from koord_numa.settings import DeviceObjectSupport, Settings

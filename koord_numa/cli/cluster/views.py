@@ -10,7 +10,7 @@ from koord_numa.core.gangs.model import GangKey
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.engine.device_moves import MAX_MOVES, find_moves
-from koord_numa.engine.queue.pending_pod import RequestClass
+from koord_numa.engine.queue import RequestClass
 from koord_numa.view import Document, document
 from koord_numa.view.advice import Remedy, advise
 from koord_numa.view.documents import cluster_document, node_document, node_entry, wanted_claims

@@ -16,13 +16,13 @@ from koord_numa.core.explain import bare_amount
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.rebind.from_ledger import DoubleHold, double_holds
 from koord_numa.core.resources import CPU, MEMORY, NOTHING
+from koord_numa.core.scheduling.filters import ClusterEvent
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import AssumedPod
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.containment import NodeBackoff
 from koord_numa.engine.handle import Handle, subject_of
-from koord_numa.engine.queue.cluster_events import ClusterEvent
-from koord_numa.engine.ranking.node_table import NodeTable
+from koord_numa.engine.ranking import NodeTable
 from koord_numa.ports import DELETED, ClusterError, Gone
 
 # Detection of conflicting writers: CPUs held twice, and binds and resource-status that this scheduler did not write.

@@ -28,7 +28,7 @@ from koord_numa.engine.cache.cache import AssumedPod, Cache
 from koord_numa.engine.claims.pre_bind import dynamic_resources
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.metrics import Result
-from koord_numa.engine.queue.pending_pod import PendingPod, pause
+from koord_numa.engine.queue import PendingPod, pause
 from koord_numa.ports import (
     ClusterError,
     Conflict,

@@ -23,14 +23,14 @@ from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.preempt.dry_run import Nominee
 from koord_numa.core.resources import ResourceList
+from koord_numa.core.scheduling.filters import ClusterEvent
 from koord_numa.core.state.ledger import Holding, holding_of
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
 from koord_numa.engine.cache.listers import PodIndex
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.topology_lag import RECENT
-from koord_numa.engine.queue.cluster_events import ClusterEvent
-from koord_numa.engine.queue.pending_pod import KeyedHeap
+from koord_numa.engine.keyed_heap import KeyedHeap
 from koord_numa.ports import DELETED, Gone
 
 

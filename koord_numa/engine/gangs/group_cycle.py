@@ -40,8 +40,7 @@ from koord_numa.engine.gangs.trial import ClusterTrial, Suspended, member_of
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.metrics import Result
 from koord_numa.engine.object_events import why_everywhere
-from koord_numa.engine.queue.cluster_events import reasons_of
-from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass
+from koord_numa.engine.queue import PendingPod, RequestClass, reasons_of
 from koord_numa.ports import ClusterError, Dependencies, Forbidden, Gone, Invalid
 
 # Writer of the status of PodGroups. Statuses are written asynchronously, and only if they have changed.

@@ -14,7 +14,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import MutableObject, value_field
 from koord_numa.engine.gangs.pod_groups import COMPLETED
 from koord_numa.engine.handle import Handle
-from koord_numa.engine.queue.pending_pod import PendingPod
+from koord_numa.engine.queue import PendingPod
 from koord_numa.ports import DELETED, ClusterError
 
 

@@ -18,7 +18,7 @@ from koord_numa.core.value_objects import ValueObject, replace, value_field
 from koord_numa.engine.gangs.trial import ClusterTrial, Suspended, member_of
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.object_events import why_everywhere
-from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass
+from koord_numa.engine.queue import PendingPod, RequestClass
 
 Keys = tuple[GangKey, ...]
 

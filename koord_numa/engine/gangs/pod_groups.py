@@ -25,7 +25,7 @@ from koord_numa.core.gangs.model import (
 )
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import MutableObject, replace, value_field
-from koord_numa.engine.queue.pending_pod import PendingPod
+from koord_numa.engine.queue import PendingPod
 from koord_numa.ports import DELETED
 
 SWITCHED_OFF: Final = "koord-numa does not support: groups of pods (podGroups: Off)"

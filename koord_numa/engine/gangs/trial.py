@@ -23,7 +23,7 @@ from koord_numa.core.value_objects import MutableObject, ValueObject, replace, v
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.lister import AssumedClaim
 from koord_numa.engine.handle import Handle
-from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass
+from koord_numa.engine.queue import PendingPod, RequestClass
 
 TURN_STEPS: Final = 2_000
 """Steps after which a decision about a group yields to other tasks: about 0.2 s."""

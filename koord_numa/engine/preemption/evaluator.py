@@ -38,8 +38,7 @@ from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.late_check import ClaimCheck
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.handle import Handle
-from koord_numa.engine.queue.nominator import Nomination
-from koord_numa.engine.queue.pending_pod import RequestClass
+from koord_numa.engine.queue import Nomination, RequestClass
 from koord_numa.settings import Budgets
 
 

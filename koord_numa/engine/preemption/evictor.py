@@ -16,7 +16,7 @@ from koord_numa.core.preempt.groups import GroupCandidate
 from koord_numa.core.preempt.victims import protected, violating
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.preemption.evaluator import Evaluator
-from koord_numa.engine.queue.nominator import Nomination
+from koord_numa.engine.queue import Nomination
 from koord_numa.ports import ClusterError, Conflict, Gone, NotLeader
 
 log = getLogger(__name__)

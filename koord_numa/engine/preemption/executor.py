@@ -28,8 +28,7 @@ from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.preemption.evaluator import Evaluator
 from koord_numa.engine.preemption.evictor import Evictor
 from koord_numa.engine.preemption.groups import NEVER, PROTECTED, SHOWN, GroupPreemption
-from koord_numa.engine.queue.nominator import Nomination
-from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass, pause
+from koord_numa.engine.queue import Nomination, PendingPod, RequestClass, pause
 from koord_numa.ports import ClusterError, Forbidden, Gone
 
 Nodes = frozenset[str] | None

@@ -29,8 +29,7 @@ from koord_numa.engine.gangs.trial import ClusterTrial, member_of
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.preemption.evaluator import CHUNK, Evaluator
 from koord_numa.engine.preemption.evictor import Evictor
-from koord_numa.engine.queue.nominator import Nomination
-from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass, pause
+from koord_numa.engine.queue import Nomination, PendingPod, RequestClass, pause
 from koord_numa.ports import ClusterError, Forbidden
 
 log = getLogger(__name__)

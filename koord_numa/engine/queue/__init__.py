@@ -1,1 +1,24 @@
-"""Queue of pending pods by request class: active, backing off or unschedulable; nominated nodes; and events that wake pods."""
+"""
+Pending pods: the scheduling queue, the events that may help rejected pods, and nominated nodes.
+"""
+
+from koord_numa.engine.queue.cluster_events import FREES_NOTHING, reasons_of
+from koord_numa.engine.queue.nominator import Nomination, Nominator
+from koord_numa.engine.queue.pending_pod import PendingPod, PendingPods, RequestClass, RequestClasses, pause
+from koord_numa.engine.queue.scheduling_queue import NodeChange, QueueNumbers, SchedulingQueue, wake
+
+__all__ = [
+    "FREES_NOTHING",
+    "NodeChange",
+    "Nomination",
+    "Nominator",
+    "PendingPod",
+    "PendingPods",
+    "QueueNumbers",
+    "RequestClass",
+    "RequestClasses",
+    "SchedulingQueue",
+    "pause",
+    "reasons_of",
+    "wake",
+]

@@ -15,12 +15,12 @@ from typing import TypeVar
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.preempt.dry_run import ClaimId, Nominee
 from koord_numa.core.preempt.victims import PreemptionCandidate
+from koord_numa.core.scheduling.filters import ClusterEvent
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import MutableObject, replace, value_field
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
-from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.queue.pending_pod import RequestClass
 from koord_numa.ports import Clock
 

@@ -26,13 +26,14 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Unschedulable
 from koord_numa.core.resources import PODS, ResourceList
-from koord_numa.core.scheduling.filters import PLUGINS
+from koord_numa.core.scheduling.filters import PLUGINS, ClusterEvent
 from koord_numa.core.scheduling.request import may_be_refused_for_others
 from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.keyed_heap import KeyedHeap
 from koord_numa.engine.queue import cluster_events
-from koord_numa.engine.queue.cluster_events import ANY_EVENT, ClusterEvent, Wakers, reasons_of, wakers_of
-from koord_numa.engine.queue.pending_pod import KeyedHeap, PendingPod, RequestClass, pause
+from koord_numa.engine.queue.cluster_events import ANY_EVENT, Wakers, reasons_of, wakers_of
+from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass, pause
 from koord_numa.settings import Settings
 
 

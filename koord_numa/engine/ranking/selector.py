@@ -39,7 +39,7 @@ from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.late_check import ClaimBudgets, ClaimCheck, ExtendedAsk
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.containment import NodeBackoff
-from koord_numa.engine.queue.pending_pod import RequestClass
+from koord_numa.engine.queue import RequestClass
 from koord_numa.engine.ranking.cluster_filters import ClusterFilters
 from koord_numa.engine.ranking.node_numbers import Bools
 from koord_numa.engine.ranking.node_ranking import KUBELET_STEPS, NodeRanking, Undecided

@@ -17,7 +17,7 @@ from koord_numa.core.state.inventory import Inventory
 from koord_numa.engine.binding.assumed_pods import HELD_TWICE
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.containment import Subject
-from koord_numa.engine.ranking.selector import profile_of
+from koord_numa.engine.ranking import profile_of
 from koord_numa.engine.rebind.context import RebindPorts, layout_of_node, rebind_subject
 from koord_numa.engine.rebind.controller import RebindController
 from koord_numa.engine.scheduler import Scheduler

@@ -17,7 +17,7 @@ from koord_numa.core.value_objects import MutableObject, ValueObject, replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.containment import Subject
-from koord_numa.engine.queue.pending_pod import pause
+from koord_numa.engine.queue import pause
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.ports import (
     ClusterError,

@@ -8,9 +8,9 @@ from koord_numa.core.kubelet.state import OverBudget, limited, spend
 from koord_numa.core.kubelet.view import ONE_SLICE, Explorations, KubeletView
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.preempt.dry_run import Nominee
+from koord_numa.core.scheduling.filters import ClusterEvent
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.wire import parse_pod
 from tests.kubelets.hardest import QUESTIONS, hardest
 

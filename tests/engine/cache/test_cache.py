@@ -11,11 +11,11 @@ from koord_numa.core.objects.node import KubeletAllocation, Node, NodeResourceTo
 from koord_numa.core.objects.request import Assignment, Pod
 from koord_numa.core.objects.verdicts import Placement, Reason
 from koord_numa.core.objects.vocabulary import CpuOwner, NumaPolicy
+from koord_numa.core.scheduling.filters import ClusterEvent
 from koord_numa.core.state.ledger import Ledger, holding_of
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.queue.cluster_events import ClusterEvent
 from tests.engine.clusters import placed_anyhow, random_node, random_pod, random_topology
 from tests.engine.world import bound, list_into, make_node, make_pod, make_topology
 

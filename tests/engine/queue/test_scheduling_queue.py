@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import ContainerKind
-from koord_numa.core.scheduling.filters import ON_CAPACITY
+from koord_numa.core.scheduling.filters import ON_CAPACITY, ClusterEvent
 from koord_numa.engine.cache.listers import PodIndex
-from koord_numa.engine.queue.cluster_events import RESOLVED_BY, ClusterEvent
+from koord_numa.engine.queue.cluster_events import RESOLVED_BY
 from koord_numa.engine.queue.pending_pod import PendingPod, RequestClasses, pause
 from koord_numa.engine.queue.scheduling_queue import QueueNumbers, SchedulingQueue
 from koord_numa.settings import BackoffSettings, Settings

@@ -24,11 +24,11 @@ from koord_numa.core.objects.node import KubeletConfig, Node, Taint
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Reason
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, QosClass
-from koord_numa.core.scheduling.filters import EVENTS
+from koord_numa.core.scheduling.filters import EVENTS, ClusterEvent
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.event_handlers import MOST_UNDECIDED, UNTOLD_SECONDS
 from koord_numa.engine.object_events import FAILED
-from koord_numa.engine.queue.cluster_events import RESOLVED_BY, ClusterEvent
+from koord_numa.engine.queue.cluster_events import RESOLVED_BY
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
 
 APP = LabelSelector((Requirement("app", Operator.IN, ("a",)),))

@@ -24,14 +24,13 @@ from koord_numa.core.objects.vocabulary import (
     ScoringType,
 )
 from koord_numa.core.scheduling import filters, scorers
-from koord_numa.core.scheduling.filters import ScoredPlacement, decide, evaluate, evaluate_alone
+from koord_numa.core.scheduling.filters import ClusterEvent, ScoredPlacement, decide, evaluate, evaluate_alone
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.scheduling.scorers import SCORERS, Scorer
 from koord_numa.core.state.inventory import NodeSnapshot
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
-from koord_numa.engine.queue.cluster_events import ClusterEvent
 from koord_numa.engine.ranking import score_bounds, selector
 from koord_numa.engine.ranking.node_ranking import NodeRanking
 from koord_numa.engine.ranking.node_table import NodeTable
