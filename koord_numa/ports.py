@@ -22,11 +22,10 @@ from koord_numa.core.value_objects import ValueObject
 
 # The types of the core are not imported at run time: commands need the errors, and start faster without the core.
 if TYPE_CHECKING:
-    from koord_numa.core.claims.claim import Allocation, DeviceRequest, ResourceClaim
-    from koord_numa.core.claims.extended_resources import RequestMapping
-    from koord_numa.core.claims.node_allocatable import ClaimAmounts
+    from koord_numa.core.claims import RequestMapping
     from koord_numa.core.cpuset import CpuSet
     from koord_numa.core.gangs.model import GroupStatus, PodGroup
+    from koord_numa.core.objects.claims import Allocation, ClaimAmounts, DeviceRequest, ResourceClaim
     from koord_numa.core.objects.request import Pod, PodKey
     from koord_numa.core.objects.verdicts import Placement
     from koord_numa.core.objects.volumes import PersistentVolumeClaim

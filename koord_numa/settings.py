@@ -21,9 +21,9 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
-from koord_numa.core.claims.pools import Features
 from koord_numa.core.cpus.kubelet_options import CPU_OPTIONS, TOPOLOGY_OPTIONS, StatedOptions
 from koord_numa.core.fit.pod_placement import SYSTEM_DEFAULTS
+from koord_numa.core.objects.claims import Features
 from koord_numa.core.objects.constraints import SpreadConstraint
 from koord_numa.core.objects.vocabulary import (
     CpuBindPolicy,

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from koord_numa.core.allocation.allocate import AllocateOptions, WithoutTopology
-from koord_numa.core.claims.claim import DeviceUsage, PodClaims
 from koord_numa.core.claims.cpus import CpuSite
 from koord_numa.core.claims.device_hints import ClaimDevices
-from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.claims.pools import NodeDevices, gather_pools
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
@@ -18,6 +16,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.devices import device_offer
 from koord_numa.core.fit.pod_placement import pod_affinity_counts, spread_counts
 from koord_numa.core.kubelet.view import kubelet_view
+from koord_numa.core.objects.claims import DeviceId, DeviceUsage, PodClaims
 from koord_numa.core.objects.constraints import (
     Constraints,
     DiskKind,

@@ -15,9 +15,16 @@ from bench.figure import Figure
 from koord_numa.app.tasks import THRESHOLDS
 from koord_numa.core.cel.program import compile_selector
 from koord_numa.core.claims.allocator import Allocated, allocate
-from koord_numa.core.claims.claim import DeviceClass, DeviceUsage, PodResourceClaim, ResourceClaim
-from koord_numa.core.claims.inventory import DeviceId, DeviceTaint, DeviceTaintRule, ResourceSlice
+from koord_numa.core.claims.inventory import DeviceTaintRule, ResourceSlice
 from koord_numa.core.claims.pools import NodeDevices, gather_pools
+from koord_numa.core.objects.claims import (
+    DeviceClass,
+    DeviceId,
+    DeviceTaint,
+    DeviceUsage,
+    PodResourceClaim,
+    ResourceClaim,
+)
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement

@@ -40,7 +40,7 @@ from koord_numa.cluster.resources import (
     WORKLOADS,
     Resource,
 )
-from koord_numa.core.claims.inventory import ResourceSlice
+from koord_numa.core.claims import ResourceSlice
 from koord_numa.core.gangs.model import Dialect, PodGroup
 from koord_numa.core.objects.constraints import Workload, WorkloadKind
 from koord_numa.core.objects.node import Node, NodeResourceTopology

@@ -14,7 +14,7 @@ from functools import partial
 from logging import getLogger
 from typing import Any, Final
 
-from koord_numa.core.claims.pools import SELECTOR_LIMITS
+from koord_numa.core.claims import SELECTOR_LIMITS
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Unschedulable
 from koord_numa.engine.binding.binding_cycle import BindingCycle

@@ -10,14 +10,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from koord_numa.core.claims.claim import Allocation, AllocationMode, DeviceRequirements, ResourceClaim
-from koord_numa.core.claims.cpus import CAPACITY, NANO, cpu_count, is_cpu_device
-from koord_numa.core.claims.extended_resources import IN_MEMORY, Served, extended_requests
-from koord_numa.core.claims.inventory import Device, DeviceId
+from koord_numa.core.claims import (
+    CAPACITY,
+    IN_MEMORY,
+    NANO,
+    Device,
+    Served,
+    cpu_count,
+    extended_requests,
+    is_cpu_device,
+)
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet, members
 from koord_numa.core.devices import DeviceOffer, free_devices, free_partitions
 from koord_numa.core.kubelet import KubeletView
+from koord_numa.core.objects.claims import Allocation, AllocationMode, DeviceId, DeviceRequirements, ResourceClaim
 from koord_numa.core.objects.constraints import NodeTerm, Operator
 from koord_numa.core.objects.devices import GPU
 from koord_numa.core.objects.request import Pod

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from koord_numa.core.claims.claim import Allocation
-from koord_numa.core.claims.cpus import cpu_count, cpus_of, is_cpu_device
+from koord_numa.core.claims import cpu_count, cpus_of, is_cpu_device
 from koord_numa.core.explain import amounts_text
+from koord_numa.core.objects.claims import Allocation
 from koord_numa.core.objects.devices import devices_text
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from koord_numa.core.claims.claim import PodResourceClaim
-from koord_numa.core.claims.node_allocatable import ClaimAmounts, Overhead, counted_with
+from koord_numa.core.claims import counted_with
+from koord_numa.core.objects.claims import ClaimAmounts, Overhead, PodResourceClaim
 from koord_numa.core.objects.devices import DeviceGrants
 from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, QosClass

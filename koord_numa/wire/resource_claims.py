@@ -8,25 +8,26 @@ from typing import Any, Final
 import orjson
 from pydantic import Field
 
-from koord_numa.core.claims.claim import (
+from koord_numa.core.claims import RequestMapping
+from koord_numa.core.objects.claims import (
     AllocatedConfig,
     Allocation,
     AllocationMode,
+    ClaimAmounts,
     ClaimConfig,
     ClaimSpec,
     ConfigSource,
     DeviceClass,
     DeviceConstraint,
+    DeviceId,
     DeviceRequest,
     DeviceRequirements,
     DeviceResult,
     DeviceToleration,
     OpaqueConfig,
+    Overhead,
     ResourceClaim,
 )
-from koord_numa.core.claims.extended_resources import RequestMapping
-from koord_numa.core.claims.inventory import DeviceId
-from koord_numa.core.claims.node_allocatable import ClaimAmounts, Overhead
 from koord_numa.core.objects.constraints import NodeTerm, Requirement
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.resources import format_nano

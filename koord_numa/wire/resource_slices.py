@@ -6,21 +6,19 @@ from typing import Any, Final
 
 from koord_numa.core.cel import EMPTY_MAP, NANO, CelDevice, MapValue, Semver, Unreadable, parse_semver
 from koord_numa.core.cel import Quantity as CelQuantity
-from koord_numa.core.claims.inventory import (
+from koord_numa.core.claims import (
     NOWHERE,
     Attribute,
     Capacity,
     CapacityPolicy,
     CapacityRange,
     Device,
-    DeviceId,
-    DeviceTaint,
     DeviceTaintRule,
     NodeAllocatable,
     NodeChoice,
-    PoolId,
     ResourceSlice,
 )
+from koord_numa.core.objects.claims import DeviceId, DeviceTaint, PoolId
 from koord_numa.core.objects.constraints import NodeTerm
 from koord_numa.core.resources import parse_quantity
 from koord_numa.core.value_objects import ValueObject

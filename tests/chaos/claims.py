@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from koord_numa.core.claims.claim import DeviceUsage, ResourceClaim
 from koord_numa.core.claims.cpus import cpus_of
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.claims import DeviceUsage, ResourceClaim
 from koord_numa.core.resources import parse_quantity
 from koord_numa.sandbox.apiserver import DirectStore
 from koord_numa.sandbox.apiserver.rules import claim_causes

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from koord_numa.app.runtime import Runtime
-from koord_numa.core.claims.claim import DeviceUsage
+from koord_numa.core.objects.claims import DeviceUsage
 from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions
 from koord_numa.sandbox.machines.description import read_descriptions
 from koord_numa.wire.resource_claims import parse_device_class, parse_resource_claim

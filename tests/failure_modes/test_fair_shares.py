@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 from cachetools import LRUCache
 
-from koord_numa.core.claims.inventory import NodeChoice, PoolId, ResourceSlice
+from koord_numa.core.claims.inventory import NodeChoice, ResourceSlice
+from koord_numa.core.objects.claims import PoolId
 from koord_numa.core.objects.constraints import Constraints
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.objects.request import Pod

@@ -2,8 +2,8 @@
 
 import pytest
 
-from koord_numa.core.claims.claim import PodResourceClaim
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.objects.claims import PodResourceClaim
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Assignment, NumaSpec, Pod, PodKey
 from koord_numa.core.objects.vocabulary import NumaExclusive, NumaPolicy, QosClass

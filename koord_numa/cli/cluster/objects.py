@@ -35,9 +35,9 @@ from koord_numa.cluster.resources import (
     WORKLOADS,
     Resource,
 )
-from koord_numa.core.claims.claim import DeviceClass, ResourceClaim
-from koord_numa.core.claims.inventory import DeviceTaintRule, ResourceSlice
+from koord_numa.core.claims import DeviceTaintRule, ResourceSlice
 from koord_numa.core.gangs.model import PodGroup
+from koord_numa.core.objects.claims import DeviceClass, ResourceClaim
 from koord_numa.core.objects.constraints import DisruptionBudget, Namespace, Workload, WorkloadKind
 from koord_numa.core.objects.devices import DeviceInventory
 from koord_numa.core.objects.node import Node, NodeResourceTopology

@@ -9,7 +9,7 @@ import orjson
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from koord_numa.core.claims.cpus import CAPACITY, DRIVER
+from koord_numa.core.claims import CAPACITY, DRIVER
 from koord_numa.wire import names
 from koord_numa.wire.names import DEFAULT_SCHEDULER
 

@@ -5,7 +5,10 @@ from functools import cached_property
 from typing import Final
 
 from koord_numa.core.cel import CelError
-from koord_numa.core.claims.claim import (
+from koord_numa.core.claims.demands import Alternative, Prepared, Setting, concerns, offered, prepare
+from koord_numa.core.claims.inventory import Device
+from koord_numa.core.claims.pools import Candidate, ClaimError, CounterAccounts, NodeDevices, Selectors, room_for
+from koord_numa.core.objects.claims import (
     MAX_RESULTS,
     NEW_SHARE,
     AllocatedConfig,
@@ -14,12 +17,10 @@ from koord_numa.core.claims.claim import (
     Classes,
     ConfigSource,
     DeviceConstraint,
+    DeviceId,
     DeviceResult,
     DeviceUsage,
 )
-from koord_numa.core.claims.demands import Alternative, Prepared, Setting, concerns, offered, prepare
-from koord_numa.core.claims.inventory import Device, DeviceId
-from koord_numa.core.claims.pools import Candidate, ClaimError, CounterAccounts, NodeDevices, Selectors, room_for
 from koord_numa.core.objects.constraints import NodeTerm, Operator, Requirement
 from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 

@@ -5,12 +5,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from koord_numa.core.claims.claim import AllocatedConfig, Allocation, ConfigSource, DeviceResult, OpaqueConfig
-from koord_numa.core.claims.inventory import Device, DeviceId
+from koord_numa.core.claims.inventory import Device
 from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
 from koord_numa.core.cpus import UNOCCUPIED, CpuOccupancy, CpuPolicies, CpuRequest, NotEnoughCpus, pick_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.numa import numa_ids
+from koord_numa.core.objects.claims import (
+    AllocatedConfig,
+    Allocation,
+    ConfigSource,
+    DeviceId,
+    DeviceResult,
+    OpaqueConfig,
+)
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 from koord_numa.core.resources import CPU, MILLI

@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from koord_numa.core.cel import CompileError
-from koord_numa.core.claims.claim import (
+from koord_numa.core.claims.inventory import Device
+from koord_numa.core.claims.pools import Candidate, ClaimError, NodeDevices, Pool, Selectors, room_for
+from koord_numa.core.objects.claims import (
     MAX_RESULTS,
     AllocationMode,
     ClaimToAllocate,
@@ -12,9 +14,8 @@ from koord_numa.core.claims.claim import (
     DeviceRequest,
     DeviceRequirements,
     DeviceUsage,
+    Features,
 )
-from koord_numa.core.claims.inventory import Device
-from koord_numa.core.claims.pools import Candidate, ClaimError, Features, NodeDevices, Pool, Selectors, room_for
 from koord_numa.core.value_objects import ValueObject
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from koord_numa.core.claims.allocator import ALTERNATIVES, MAX_STEPS, Allocated, allocate
-from koord_numa.core.claims.claim import Allocation, Classes, DeviceUsage, PodClaims
 from koord_numa.core.claims.cpus import (
     DRIVER,
     CpuClaimError,
@@ -15,13 +14,14 @@ from koord_numa.core.claims.cpus import (
     numas_of_cpus,
     takes_cpusets,
 )
-from koord_numa.core.claims.inventory import Device, DeviceId
-from koord_numa.core.claims.node_allocatable import ClaimAmounts, claim_amounts
+from koord_numa.core.claims.inventory import Device
+from koord_numa.core.claims.node_allocatable import claim_amounts
 from koord_numa.core.claims.pools import NodeDevices
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpus import CpuPolicies
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.numa import mask_of, numa_ids
+from koord_numa.core.objects.claims import Allocation, ClaimAmounts, Classes, DeviceId, DeviceUsage, PodClaims
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field

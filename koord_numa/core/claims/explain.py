@@ -3,10 +3,17 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from koord_numa.core.claims.claim import AllocationMode, ClaimToAllocate, Classes, DeviceConstraint, DeviceUsage
 from koord_numa.core.claims.demands import SelectorRows
-from koord_numa.core.claims.inventory import Device, DeviceTaint, NumaByRoot
+from koord_numa.core.claims.inventory import Device, NumaByRoot
 from koord_numa.core.claims.pools import CapacityShortage, ClaimError, NodeDevices, Pool, capacity_shortage
+from koord_numa.core.objects.claims import (
+    AllocationMode,
+    ClaimToAllocate,
+    Classes,
+    DeviceConstraint,
+    DeviceTaint,
+    DeviceUsage,
+)
 from koord_numa.core.value_objects import ValueObject, replace, value_field
 
 SHOWN_VALUES: Final = 4

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from koord_numa.core.claims.claim import (
+from koord_numa.core.objects.claims import (
     ClaimSpec,
     ClaimToAllocate,
     Classes,

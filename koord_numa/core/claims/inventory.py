@@ -8,29 +8,9 @@ from typing import Final, NamedTuple
 from koord_numa.core.cel import CelDevice, CelError
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.numa import mask_of
+from koord_numa.core.objects.claims import Amounts, DeviceId, DeviceTaint, PoolId
 from koord_numa.core.objects.constraints import Labels, NodeTerm, matches_term
 from koord_numa.core.value_objects import ValueObject, replace
-
-
-class PoolId(NamedTuple):
-    """Key of a pool: driver and name. Two drivers may both name a pool after the node."""
-
-    driver: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.driver}/{self.name}"
-
-
-class DeviceId(NamedTuple):
-    """Key of a device: driver, pool and name."""
-
-    driver: str
-    pool: str
-    device: str
-
-    def __str__(self) -> str:
-        return f"{self.driver}/{self.pool}/{self.device}"
 
 
 class Attribute(NamedTuple):
@@ -93,26 +73,6 @@ class NodeAllocatable(ValueObject):
     per_container: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTaint:
-    """
-    A taint of a device.
-
-    ``effect`` is kept as written, because unknown effects are ignored. ``rule`` is the DeviceTaintRule that sets the
-    taint, empty for a taint that the driver publishes.
-    """
-
-    key: str
-    value: str
-    effect: str
-    rule: str = field(default="", compare=False)
-
-    def __str__(self) -> str:
-        value = f"={self.value}" if self.value else ""
-        by_rule = f" by DeviceTaintRule {self.rule}" if self.rule else ""
-        return f"{self.key}{value}:{self.effect}{by_rule}"
-
-
 class NodeChoice(ValueObject):
     """The nodes that can use a slice or device: one node by name, all nodes, or the nodes that match a selector."""
 
@@ -130,8 +90,6 @@ class NodeChoice(ValueObject):
 
 
 NOWHERE: Final = NodeChoice()
-Amounts = Mapping[str, int]
-"""Amounts by name in 10^-9 units: capacities and counters."""
 
 _MOST_MEMORIES: Final = 64
 

@@ -8,54 +8,19 @@ uses the claim. Both are added to the requests of the pod. Source: dynamicresour
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from koord_numa.core.claims.claim import DeviceResult
-from koord_numa.core.claims.inventory import Device, DeviceId
+from koord_numa.core.claims.inventory import Device
 from koord_numa.core.claims.pools import own_name
+from koord_numa.core.objects.claims import ClaimAmounts, DeviceId, DeviceResult, Overhead
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MILLI, ResourceList
-from koord_numa.core.value_objects import ValueObject, replace
+from koord_numa.core.value_objects import replace
 
 NANO: Final = 10**9
 
 
 class AllocatableError(Exception):
     """The amounts that the devices consume cannot be determined. The message states the reason."""
-
-
-class Overhead(ValueObject):
-    """
-    Overhead of one resource per pod and per container that uses the claim.
-
-    Amounts are in 10^-9 units, or None where no device has an overhead.
-    """
-
-    resource: str
-    per_pod: int | None = None
-    per_container: int | None = None
-
-
-class ClaimAmounts(ValueObject):
-    """
-    The node resources that one claim consumes for a pod (core/v1 ``NodeAllocatableResourceClaimStatus``).
-
-    ``entry`` is the entry of the pod's ``resourceClaims``, empty for the claim for extended resources. Amounts are in
-    10^-9 units.
-    """
-
-    entry: str
-    containers: tuple[str, ...] = ()
-    mapping: tuple[tuple[str, int], ...] = ()
-    overhead: tuple[Overhead, ...] = ()
-
-    @property
-    def total(self) -> dict[str, int]:
-        """Total amounts for the pod in 10^-9 units, by resource."""
-        summed = dict(self.mapping)
-        for each in self.overhead:
-            amount = (each.per_pod or 0) + (each.per_container or 0) * len(self.containers)
-            summed[each.resource] = summed.get(each.resource, 0) + amount
-        return summed
 
 
 def claim_amounts(

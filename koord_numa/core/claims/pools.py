@@ -5,17 +5,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from koord_numa.core.cel import LIMITS, CelDevice, CelError, Program, compile_selector, detached, is_compiled
-from koord_numa.core.claims.claim import DeviceRequirements, DeviceUsage
-from koord_numa.core.claims.inventory import (
+from koord_numa.core.claims.inventory import Capacity, CapacityPolicy, CapacityRange, Device, NumaByRoot, ResourceSlice
+from koord_numa.core.objects.claims import (
+    ALL_FEATURES,
     Amounts,
-    Capacity,
-    CapacityPolicy,
-    CapacityRange,
-    Device,
     DeviceId,
-    NumaByRoot,
+    DeviceRequirements,
+    DeviceUsage,
+    Features,
     PoolId,
-    ResourceSlice,
 )
 from koord_numa.core.objects.constraints import Labels
 from koord_numa.core.resources import format_nano
@@ -159,34 +157,6 @@ class Selectors(MutableObject):
 
 
 _DRIVER_ANSWERS: Final[dict[tuple[str, str], bool | None]] = {}
-
-
-class Features(ValueObject):
-    """
-    Feature gates of Kubernetes 1.36 with their defaults (``featureGates``).
-
-    Fields of a disabled gate are rejected or have no effect.
-    """
-
-    admin_access: bool = True
-    binding_conditions: bool = True
-    consumable_capacity: bool = True
-    device_taints: bool = True
-    extended_resource: bool = True
-    partitionable_devices: bool = True
-    prioritized_list: bool = True
-
-    @property
-    def stable_allocator(self) -> bool:
-        """
-        Whether kube-scheduler uses the allocator for locked gates, without distinctAttribute and capacity requests.
-
-        As ``NewAllocator`` in dynamic-resource-allocation/structured.
-        """
-        return not self.consumable_capacity and not self.binding_conditions
-
-
-ALL_FEATURES = Features()
 
 
 class Candidate(ValueObject, eq=False):

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from enum import Enum
 
-from koord_numa.core.claims.claim import Allocation
-from koord_numa.core.claims.node_allocatable import ClaimAmounts
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.claims import Allocation, ClaimAmounts
 from koord_numa.core.objects.devices import DeviceGrants
 from koord_numa.core.objects.request import Assignment, SharedPool
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from koord_numa.core.claims.claim import Allocation
 from koord_numa.core.fit.node_filters import has_room
 from koord_numa.core.fit.pod_placement import (
     Namespaces,
@@ -25,6 +24,7 @@ from koord_numa.core.kubelet import (
     shown_where_foreseen,
     without_left,
 )
+from koord_numa.core.objects.claims import Allocation
 from koord_numa.core.objects.constraints import DisruptionBudget, HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
-from koord_numa.core.claims.claim import Allocation
 from koord_numa.core.gangs.decide import Domain, Group, Member, Pause, Placed, Steps, decide_in_steps
+from koord_numa.core.objects.claims import Allocation
 from koord_numa.core.objects.constraints import DisruptionBudget
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodKey

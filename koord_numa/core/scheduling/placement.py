@@ -7,9 +7,7 @@ from typing import Final
 from koord_numa.core.allocation.allocate import allocate_demand, policy_in_force
 from koord_numa.core.allocation.demand import NO_CPUS_WITHOUT_CLAIM, own_cpus_by_claim
 from koord_numa.core.allocation.numa_offers import DeviceHints
-from koord_numa.core.claims.allocator import NO_SOLUTION
-from koord_numa.core.claims.cpus import unequal_cpus
-from koord_numa.core.claims.device_hints import ClaimDevices, Found, ids_text
+from koord_numa.core.claims import NO_SOLUTION, ClaimDevices, Found, ids_text, unequal_cpus
 from koord_numa.core.devices import NUMA_SCOPED, Chosen, NodeDeviceHints, Shortage, node_devices, rejection
 from koord_numa.core.kubelet import (
     NOT_SURELY_ALIGNED,

@@ -6,10 +6,10 @@ from typing import Any
 
 from koord_numa.core.allocation.allocate import demand_of
 from koord_numa.core.allocation.demand import AllocateOptions, AllocationDemand
-from koord_numa.core.claims.claim import PodClaims
-from koord_numa.core.claims.extended_resources import claims_at, served_by_claim, without
+from koord_numa.core.claims import claims_at, served_by_claim, without
 from koord_numa.core.devices import TYPE_OF
 from koord_numa.core.fit.pod_placement import PodAffinityCounts, SpreadCounts
+from koord_numa.core.objects.claims import PodClaims
 from koord_numa.core.objects.node import Node, PodImages
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection

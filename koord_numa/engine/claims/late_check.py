@@ -16,25 +16,31 @@ from typing import Final, Self
 
 from cachetools import LRUCache
 
-from koord_numa.core.claims.allocator import NO_SOLUTION
-from koord_numa.core.claims.claim import PodClaims, ResourceClaim
-from koord_numa.core.claims.cpus import CpuSite
-from koord_numa.core.claims.demands import count_devices
-from koord_numa.core.claims.device_hints import ClaimDevices
-from koord_numa.core.claims.explain import numbers_of, runs_short
-from koord_numa.core.claims.extended_resources import Served, claims_at, served_by_claim
-from koord_numa.core.claims.node_allocatable import AllocatableError, added_amounts, check_pod_level, counted_with
-from koord_numa.core.claims.pools import (
+from koord_numa.core.claims import (
+    NO_SOLUTION,
     SELECTOR_LIMITS,
+    AllocatableError,
     BudgetUsedError,
+    ClaimDevices,
+    CpuSite,
     NodeDevices,
     SelectorBudget,
     Selectors,
+    Served,
     TurnOverError,
+    added_amounts,
+    check_pod_level,
+    claims_at,
+    count_devices,
+    counted_with,
+    numbers_of,
+    runs_short,
+    served_by_claim,
 )
 from koord_numa.core.cpus import CpuPolicies, CpuRequest
 from koord_numa.core.cpuset import EMPTY
 from koord_numa.core.fit.node_filters import fits_resources
+from koord_numa.core.objects.claims import PodClaims, ResourceClaim
 from koord_numa.core.objects.constraints import matches_term
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest

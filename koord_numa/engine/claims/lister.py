@@ -11,13 +11,33 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from koord_numa.core.claims.claim import Allocation, Classes, DeviceClass, DeviceUsage, ResourceClaim
-from koord_numa.core.claims.cpus import CPU_ID, DRIVER, cpus_of, is_cpu_device
-from koord_numa.core.claims.extended_resources import ClassByResource, Served, class_by_resource
-from koord_numa.core.claims.inventory import Device, DeviceId, DeviceTaintRule, PoolId, ResourceSlice, TaintRules
-from koord_numa.core.claims.pools import ALL_FEATURES, Pool, gather_pools
+from koord_numa.core.claims import (
+    CPU_ID,
+    DRIVER,
+    ClassByResource,
+    Device,
+    DeviceTaintRule,
+    Pool,
+    ResourceSlice,
+    Served,
+    TaintRules,
+    class_by_resource,
+    cpus_of,
+    gather_pools,
+    is_cpu_device,
+)
 from koord_numa.core.cpuset import MAX_CPU, CpuSet
 from koord_numa.core.gangs.model import GangKey
+from koord_numa.core.objects.claims import (
+    ALL_FEATURES,
+    Allocation,
+    Classes,
+    DeviceClass,
+    DeviceId,
+    DeviceUsage,
+    PoolId,
+    ResourceClaim,
+)
 from koord_numa.core.objects.node import Node
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.ports import DELETED, Conflict

@@ -2,27 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 
-from koord_numa.core.claims.claim import (
+from koord_numa.core.claims import IN_MEMORY, ExtendedClaim, Served, cpus_of, extended_claim, extended_requests
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.gangs.model import GroupClaim, PodGroup
+from koord_numa.core.objects.claims import (
     Allocation,
     ClaimSpec,
     ClaimToAllocate,
+    DeviceId,
     DeviceResult,
     MadeClaim,
     PodClaims,
     PodResourceClaim,
     ResourceClaim,
 )
-from koord_numa.core.claims.cpus import cpus_of
-from koord_numa.core.claims.extended_resources import (
-    IN_MEMORY,
-    ExtendedClaim,
-    Served,
-    extended_claim,
-    extended_requests,
-)
-from koord_numa.core.claims.inventory import DeviceId
-from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.gangs.model import GroupClaim, PodGroup
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.value_objects import MutableObject, replace

@@ -14,9 +14,8 @@ from logging import getLogger
 from typing import Final
 from uuid import uuid4
 
-from koord_numa.core.claims.claim import NEW_SHARE, Allocation
-from koord_numa.core.claims.extended_resources import IN_MEMORY
-from koord_numa.core.claims.node_allocatable import ClaimAmounts
+from koord_numa.core.claims import IN_MEMORY
+from koord_numa.core.objects.claims import NEW_SHARE, Allocation, ClaimAmounts
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.value_objects import MutableObject, value_field

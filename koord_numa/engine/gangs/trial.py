@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from koord_numa.core.claims.claim import Allocation, ResourceClaim
 from koord_numa.core.gangs.decide import Domain, Member, Pause
+from koord_numa.core.objects.claims import Allocation, ResourceClaim
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement

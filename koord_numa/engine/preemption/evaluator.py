@@ -11,10 +11,8 @@ from typing import Any, Final
 
 from cachetools import LRUCache
 
-from koord_numa.core.claims.allocator import NO_SOLUTION
-from koord_numa.core.claims.claim import Allocation, ResourceClaim
-from koord_numa.core.claims.device_hints import MOST_STEPS
-from koord_numa.core.claims.inventory import PoolId
+from koord_numa.core.claims import MOST_STEPS, NO_SOLUTION
+from koord_numa.core.objects.claims import Allocation, PoolId, ResourceClaim
 from koord_numa.core.objects.constraints import DisruptionBudget
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable

@@ -14,9 +14,9 @@ from logging import getLogger
 from math import inf
 from typing import Final
 
-from koord_numa.core.claims.claim import Allocation
 from koord_numa.core.gangs.decide import Domain, Group
 from koord_numa.core.gangs.model import GangKey, TopologyLevel
+from koord_numa.core.objects.claims import Allocation
 from koord_numa.core.preempt.dry_run import PreemptionNode
 from koord_numa.core.preempt.groups import GroupCandidate, GroupEvictions, Preemptor
 from koord_numa.core.preempt.victims import PreemptionCandidate

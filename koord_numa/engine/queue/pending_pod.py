@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
-from koord_numa.core.claims.claim import PodClaims
 from koord_numa.core.fit.pod_placement import constraints_for
+from koord_numa.core.objects.claims import PodClaims
 from koord_numa.core.objects.constraints import LabelSelector, PodTerm, SpreadConstraint, selects
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.pod_resources import effective_requests

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_numa.core.claims.pools import SELECTOR_LIMITS, TurnOverError
+from koord_numa.core.claims import SELECTOR_LIMITS, TurnOverError
 from koord_numa.core.explain import DROPPED, Group, distance, group_of
 from koord_numa.core.fit.node_filters import soft_taints
 from koord_numa.core.kubelet import KubeletView

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from cachetools import LRUCache
 
-from koord_numa.core.claims.pools import TurnOverError
+from koord_numa.core.claims import TurnOverError
 from koord_numa.core.objects.constraints import Labels, LabelSelector, PodTerm, selects
 from koord_numa.core.objects.request import Pod, PodRequest, once_per_request
 from koord_numa.core.value_objects import MutableObject, ValueObject, value_field

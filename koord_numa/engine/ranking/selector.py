@@ -11,11 +11,11 @@ import numpy as np
 from cachetools import LRUCache
 
 from koord_numa.core.allocation.allocate import AllocateOptions, NumaScoring, WithoutTopology
-from koord_numa.core.claims.claim import PodClaims
-from koord_numa.core.claims.extended_resources import name_classes
+from koord_numa.core.claims import name_classes
 from koord_numa.core.fit.pod_placement import pod_affinity_counts, spread_counts
 from koord_numa.core.fit.volumes import uses_volumes
 from koord_numa.core.kubelet import KubeletView
+from koord_numa.core.objects.claims import PodClaims
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable

@@ -7,9 +7,15 @@ import pytest
 from koord_numa.cluster.client import Api, Body
 from koord_numa.cluster.resources import Call
 from koord_numa.cluster.writers import ApiClaimWriter
-from koord_numa.core.claims.claim import Allocation, DeviceRequest, DeviceRequirements, DeviceResult, ResourceClaim
 from koord_numa.core.claims.extended_resources import RequestMapping
-from koord_numa.core.claims.inventory import DeviceId
+from koord_numa.core.objects.claims import (
+    Allocation,
+    DeviceId,
+    DeviceRequest,
+    DeviceRequirements,
+    DeviceResult,
+    ResourceClaim,
+)
 from koord_numa.core.objects.request import PodKey
 from koord_numa.ports import Conflict, Forbidden, Invalid, UnknownOutcome
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault

@@ -13,9 +13,9 @@ from typing import Any
 from koord_numa.core.cel.program import CelDevice, compile_selector
 from koord_numa.core.cel.values import parse_semver
 from koord_numa.core.claims.allocator import INVALID_POOLS, Allocated, NotAllocated, allocate
-from koord_numa.core.claims.claim import ClaimToAllocate, DeviceClass, DeviceUsage
-from koord_numa.core.claims.inventory import DeviceId, PoolId, ResourceSlice
-from koord_numa.core.claims.pools import Features, NodeDevices, gather_pools, own_name
+from koord_numa.core.claims.inventory import ResourceSlice
+from koord_numa.core.claims.pools import NodeDevices, gather_pools, own_name
+from koord_numa.core.objects.claims import ClaimToAllocate, DeviceClass, DeviceId, DeviceUsage, Features, PoolId
 from koord_numa.core.resources import parse_quantity
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.resource_claims import allocation_json, parse_device_class, parse_resource_claim

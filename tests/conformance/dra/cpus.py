@@ -7,13 +7,13 @@ The cpusets in the recorded allocations are choices; what must agree is everythi
 from dataclasses import dataclass
 
 from koord_numa.core.claims.allocator import Allocated, allocate
-from koord_numa.core.claims.claim import Allocation, DeviceClass, DeviceUsage, ResourceClaim
 from koord_numa.core.claims.cpus import CPU_IDS, CpuSite, assign_cpus, cpus_of
 from koord_numa.core.claims.inventory import ResourceSlice
 from koord_numa.core.claims.pools import NodeDevices, gather_pools
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.objects.claims import Allocation, DeviceClass, DeviceUsage, ResourceClaim
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.core.value_objects import replace
 from koord_numa.wire.resource_claims import allocation_json, parse_device_class, parse_resource_claim

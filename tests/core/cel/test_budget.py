@@ -22,8 +22,9 @@ from koord_numa.core.cel.values import (
     identity,
     same,
 )
-from koord_numa.core.claims.inventory import Device, DeviceId
+from koord_numa.core.claims.inventory import Device
 from koord_numa.core.claims.pools import SELECTOR_LIMITS, SelectorBudget, Selectors
+from koord_numa.core.objects.claims import DeviceId
 
 DEVICE = CelDevice("gpu.example.com", attributes=MapValue({"d": MapValue({"a": "x" * 64, "n": 1})}))
 

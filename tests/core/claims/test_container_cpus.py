@@ -2,9 +2,8 @@
 
 import pytest
 
-from koord_numa.core.claims.claim import Allocation, DeviceResult
 from koord_numa.core.claims.cpus import unequal_cpus
-from koord_numa.core.claims.inventory import DeviceId
+from koord_numa.core.objects.claims import Allocation, DeviceId, DeviceResult
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import ContainerKind
 

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.claims.claim import DeviceUsage
 from koord_numa.core.claims.explain import numbers_of
-from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.claims.pools import NodeDevices, gather_pools
+from koord_numa.core.objects.claims import DeviceId, DeviceUsage
 from koord_numa.wire.resource_claims import parse_resource_claim
 from tests.core.claims.worlds import NODE, Json, claim_object, device, device_class, published, request
 

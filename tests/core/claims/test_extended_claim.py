@@ -5,7 +5,6 @@ which resources of a node it is for.
 
 import pytest
 
-from koord_numa.core.claims.claim import ClaimToAllocate, MadeClaim, PodClaims
 from koord_numa.core.claims.extended_resources import (
     IN_MEMORY,
     OTHER_NODES,
@@ -14,6 +13,7 @@ from koord_numa.core.claims.extended_resources import (
     extended_claim,
     served_by_claim,
 )
+from koord_numa.core.objects.claims import ClaimToAllocate, MadeClaim, PodClaims
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import ContainerKind
 

@@ -5,17 +5,14 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.claims.claim import DeviceResult
-from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.claims.node_allocatable import (
     AllocatableError,
-    ClaimAmounts,
-    Overhead,
     added_amounts,
     check_pod_level,
     claim_amounts,
     counted_with,
 )
+from koord_numa.core.objects.claims import ClaimAmounts, DeviceId, DeviceResult, Overhead
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from tests.core.claims.worlds import device, published

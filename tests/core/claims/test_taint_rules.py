@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.claims.inventory import DeviceTaint, DeviceTaintRule, TaintRules
+from koord_numa.core.claims.inventory import DeviceTaintRule, TaintRules
+from koord_numa.core.objects.claims import DeviceTaint
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.resource_slices import parse_taint_rule
 from tests.core.claims.worlds import device, published

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from koord_numa.core.claims.allocator import Allocated, NotAllocated, allocate
-from koord_numa.core.claims.claim import DeviceClass, DeviceUsage
-from koord_numa.core.claims.inventory import PoolId, ResourceSlice
-from koord_numa.core.claims.pools import ALL_FEATURES, Features, NodeDevices, gather_pools
+from koord_numa.core.claims.inventory import ResourceSlice
+from koord_numa.core.claims.pools import NodeDevices, gather_pools
+from koord_numa.core.objects.claims import ALL_FEATURES, DeviceClass, DeviceUsage, Features, PoolId
 from koord_numa.wire.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.resource_slices import parse_resource_slice
 

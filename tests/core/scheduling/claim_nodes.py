@@ -6,15 +6,15 @@ The machine has two NUMA nodes of eight CPUs: 0-7 and 8-15, two neighbours a cor
 
 from collections.abc import Iterable
 
-from koord_numa.core.claims.claim import DeviceUsage, PodClaims
 from koord_numa.core.claims.cpus import CpuSite, cpus_of
 from koord_numa.core.claims.device_hints import ClaimDevices
-from koord_numa.core.claims.inventory import DeviceId, PoolId, ResourceSlice
+from koord_numa.core.claims.inventory import ResourceSlice
 from koord_numa.core.claims.pools import NodeDevices, gather_pools
 from koord_numa.core.cpus.bind_policies import CpuPolicies
 from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.view import kubelet_view
+from koord_numa.core.objects.claims import DeviceId, DeviceUsage, PodClaims, PoolId
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection

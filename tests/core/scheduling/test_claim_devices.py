@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.claims.claim import PodClaims
-from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.claims import DeviceId, PodClaims
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass
 from koord_numa.core.state.inventory import Inventory

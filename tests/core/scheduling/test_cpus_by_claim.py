@@ -3,9 +3,8 @@
 import pytest
 
 from koord_numa.core.allocation.demand import NO_CPUS_WITHOUT_CLAIM
-from koord_numa.core.claims.claim import PodClaims
-from koord_numa.core.claims.inventory import DeviceId
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.claims import DeviceId, PodClaims
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import NodeBindPolicy, NumaPolicy, QosClass

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from koord_numa.core.claims.claim import Allocation, DeviceUsage, PodResourceClaim
 from koord_numa.core.claims.cpus import cpus_of
-from koord_numa.core.claims.inventory import Device, DeviceId
+from koord_numa.core.claims.inventory import Device
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.objects.claims import Allocation, DeviceId, DeviceUsage, PodResourceClaim
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.claims.claim import DeviceUsage, PodClaims, PodResourceClaim, ResourceClaim
 from koord_numa.core.kubelet.view import kubelet_view
+from koord_numa.core.objects.claims import DeviceUsage, PodClaims, PodResourceClaim, ResourceClaim
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology
 from koord_numa.core.objects.request import NumaSpec, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable

@@ -6,8 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.claims.claim import Allocation, DeviceClass, DeviceResult
-from koord_numa.core.claims.inventory import DeviceId
+from koord_numa.core.objects.claims import Allocation, DeviceClass, DeviceId, DeviceResult
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Container, Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection

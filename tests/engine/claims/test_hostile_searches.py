@@ -3,7 +3,7 @@
 import pytest
 
 from koord_numa.core.claims.allocator import MAX_STEPS
-from koord_numa.core.claims.claim import PodResourceClaim
+from koord_numa.core.objects.claims import PodResourceClaim
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.core.value_objects import replace

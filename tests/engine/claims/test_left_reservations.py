@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from koord_numa.core.claims.claim import PodResourceClaim
+from koord_numa.core.objects.claims import PodResourceClaim
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister

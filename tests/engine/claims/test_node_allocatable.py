@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.claims.claim import PodResourceClaim
-from koord_numa.core.claims.node_allocatable import ClaimAmounts
+from koord_numa.core.objects.claims import ClaimAmounts, PodResourceClaim
 from koord_numa.core.objects.request import Container, Pod, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind

@@ -1,6 +1,6 @@
 """Claims that another scheduler allocates while a decision about them is on its way."""
 
-from koord_numa.core.claims.claim import PodResourceClaim
+from koord_numa.core.objects.claims import PodResourceClaim
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.value_objects import replace
 from tests.engine.claims.test_cycle import POD, World

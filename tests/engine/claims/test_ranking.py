@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_numa.core.claims.claim import (
+from koord_numa.core.claims.cpus import cpus_of
+from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.objects.claims import (
     AllocatedConfig,
     Allocation,
     ConfigSource,
+    DeviceId,
     DeviceResult,
     OpaqueConfig,
     PodResourceClaim,
 )
-from koord_numa.core.claims.cpus import cpus_of
-from koord_numa.core.claims.inventory import DeviceId
-from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason

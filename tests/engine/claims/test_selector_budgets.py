@@ -2,8 +2,8 @@
 
 import pytest
 
-from koord_numa.core.claims.claim import PodResourceClaim
 from koord_numa.core.claims.pools import SELECTOR_LIMITS, BudgetUsedError, SelectorBudget, Selectors, TurnOverError
+from koord_numa.core.objects.claims import PodResourceClaim
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Unschedulable
 from koord_numa.core.value_objects import replace

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.claims.claim import PodResourceClaim
+from koord_numa.core.objects.claims import PodResourceClaim
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.value_objects import replace

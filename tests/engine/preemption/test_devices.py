@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.claims.claim import Allocation, DeviceResult, PodResourceClaim, ResourceClaim
-from koord_numa.core.claims.inventory import DeviceId
+from koord_numa.core.objects.claims import Allocation, DeviceId, DeviceResult, PodResourceClaim, ResourceClaim
 from koord_numa.core.objects.constraints import DisruptionBudget, LabelSelector, Operator, Requirement
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Unschedulable

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord_numa.core.claims.allocator import Allocated, NotAllocated
-from koord_numa.core.claims.claim import NEW_SHARE, Allocation, DeviceUsage
-from koord_numa.core.claims.pools import Features
+from koord_numa.core.objects.claims import NEW_SHARE, Allocation, DeviceUsage, Features
 from tests.core.claims.worlds import cel, claim_object, decide, device, devices_of, published, request
 
 GI = 2**30 * 10**9

@@ -1,13 +1,89 @@
-"""ResourceClaims and DeviceClasses (resource.k8s.io/v1): requests, constraints, allocations, and the claims of one pod."""
+"""
+ResourceClaims and DeviceClasses (resource.k8s.io/v1): requests, constraints and allocations, and the claims of one pod.
+
+Identities and taints of devices are here too; the devices themselves are in ``core.claims``.
+"""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from koord_numa.core.claims.inventory import Amounts, DeviceId, DeviceTaint
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.constraints import NodeTerm
 from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
+
+Amounts = Mapping[str, int]
+"""Amounts by name in 10^-9 units: capacities and counters."""
+
+
+class PoolId(NamedTuple):
+    """Key of a pool: driver and name. Two drivers may both name a pool after the node."""
+
+    driver: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.name}"
+
+
+class DeviceId(NamedTuple):
+    """Key of a device: driver, pool and name."""
+
+    driver: str
+    pool: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}/{self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTaint:
+    """
+    A taint of a device.
+
+    ``effect`` is kept as written, because unknown effects are ignored. ``rule`` is the DeviceTaintRule that sets the
+    taint, empty for a taint that the driver publishes.
+    """
+
+    key: str
+    value: str
+    effect: str
+    rule: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        value = f"={self.value}" if self.value else ""
+        by_rule = f" by DeviceTaintRule {self.rule}" if self.rule else ""
+        return f"{self.key}{value}:{self.effect}{by_rule}"
+
+
+class Features(ValueObject):
+    """
+    Feature gates of Kubernetes 1.36 with their defaults (``featureGates``).
+
+    Fields of a disabled gate are rejected or have no effect.
+    """
+
+    admin_access: bool = True
+    binding_conditions: bool = True
+    consumable_capacity: bool = True
+    device_taints: bool = True
+    extended_resource: bool = True
+    partitionable_devices: bool = True
+    prioritized_list: bool = True
+
+    @property
+    def stable_allocator(self) -> bool:
+        """
+        Whether kube-scheduler uses the allocator for locked gates, without distinctAttribute and capacity requests.
+
+        As ``NewAllocator`` in dynamic-resource-allocation/structured.
+        """
+        return not self.consumable_capacity and not self.binding_conditions
+
+
+ALL_FEATURES = Features()
 
 MAX_RESULTS: Final = 32
 """Maximum number of devices of one claim, as resource/v1 AllocationResultsMaxSize."""
@@ -372,3 +448,38 @@ class PodClaims(ValueObject):
     extended: tuple[tuple[str, str], ...] = ()
     made: MadeClaim | None = None
     held: tuple[tuple[str, tuple[DeviceResult, ...]], ...] = ()
+
+
+class Overhead(ValueObject):
+    """
+    Overhead of one resource per pod and per container that uses the claim.
+
+    Amounts are in 10^-9 units, or None where no device has an overhead.
+    """
+
+    resource: str
+    per_pod: int | None = None
+    per_container: int | None = None
+
+
+class ClaimAmounts(ValueObject):
+    """
+    The node resources that one claim consumes for a pod (core/v1 ``NodeAllocatableResourceClaimStatus``).
+
+    ``entry`` is the entry of the pod's ``resourceClaims``, empty for the claim for extended resources. Amounts are in
+    10^-9 units.
+    """
+
+    entry: str
+    containers: tuple[str, ...] = ()
+    mapping: tuple[tuple[str, int], ...] = ()
+    overhead: tuple[Overhead, ...] = ()
+
+    @property
+    def total(self) -> dict[str, int]:
+        """Total amounts for the pod in 10^-9 units, by resource."""
+        summed = dict(self.mapping)
+        for each in self.overhead:
+            amount = (each.per_pod or 0) + (each.per_container or 0) * len(self.containers)
+            summed[each.resource] = summed.get(each.resource, 0) + amount
+        return summed
