@@ -5,7 +5,6 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import orjson
-from pydantic import Field, TypeAdapter
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.objects.constraints import LabelSelector, Operator
@@ -31,6 +30,7 @@ from koord_numa.core.objects.devices import (
     VirtualFunction,
 )
 from koord_numa.core.resources import format_amount
+from koord_numa.core.value_objects import value_field
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError, closest, quoted
 from koord_numa.wire.parsing import (
@@ -72,16 +72,16 @@ KNOWN_TYPES: Final = (GPU, RDMA, FPGA)
 class TopologyModel(Strict):
     """The location of a device. A NUMA node of -1 means that the device belongs to none."""
 
-    socket_id: Int64 = Field(-1, alias="socketID")
-    node_id: Int64 = Field(-1, alias="nodeID")
-    pcie_id: str = Field("", alias="pcieID")
+    socket_id: Int64 = value_field(default=-1, name="socketID")
+    node_id: Int64 = value_field(default=-1, name="nodeID")
+    pcie_id: str = value_field(default="", name="pcieID")
 
 
 class FunctionModel(Strict):
     """A virtual function."""
 
     minor: Int64 = 0
-    bus_id: str = Field("", alias="busID")
+    bus_id: str = value_field(default="", name="busID")
 
 
 class FunctionGroupModel(Strict):
@@ -119,12 +119,12 @@ class DeviceObjectModel(Strict):
 class PartitionModel(GoJson):
     """An entry of the partition table."""
 
-    minors: list[Int64] = Field([])
+    minors: list[Int64] = value_field(default_factory=list)
     ring_bus_bandwidth: Quantity | None = None
     allocation_score: Int64 = 0
 
 
-_TABLE: Final = TypeAdapter(dict[str, list[PartitionModel] | None] | None)
+_TABLE: Final = dict[str, list[PartitionModel] | None] | None
 
 
 def parse_devices(obj: Mapping[str, Any]) -> DeviceInventory:
@@ -267,7 +267,7 @@ class HintModel(GoJson):
 class JointModel(GoJson):
     """``scheduling.koordinator.sh/device-joint-allocate``."""
 
-    device_types: list[str] = Field([])
+    device_types: list[str] = value_field(default_factory=list)
     required_scope: str = ""
 
 
@@ -402,13 +402,13 @@ class HeldFunctionModel(GoJson):
     """A virtual function that a pod holds."""
 
     minor: Int64 = 0
-    bus_id: str = Field("", alias="busID")
+    bus_id: str = value_field(default="", name="busID")
 
 
 class ExtensionModel(GoJson):
     """Further parts of a held device."""
 
-    vfs: list[HeldFunctionModel] = Field([])
+    vfs: list[HeldFunctionModel] = value_field(default_factory=list)
 
 
 class GrantModel(GoJson):
@@ -416,13 +416,13 @@ class GrantModel(GoJson):
 
     minor: Int64 = 0
     id: str = ""
-    resources: dict[str, Quantity] = Field({})
+    resources: dict[str, Quantity] = value_field(default_factory=dict)
     extension: ExtensionModel = ExtensionModel()
 
 
 _Listed = dict[str, list[GrantModel | None] | None]
 
-_GRANTS: Final = TypeAdapter(_Listed | None)
+_GRANTS: Final = _Listed | None
 
 _KNOWN_GRANTS: Final[ParsedCache[str, DeviceGrants]] = ParsedCache(4 << 20)
 """Parsed annotations by the text of the annotation, which every status update of a pod repeats."""
@@ -463,7 +463,7 @@ def _grants_of(listed: _Listed, path: FieldPath) -> DeviceGrants:
     return tuple(sorted(found, key=lambda grant: grant.key))
 
 
-_HELD: Final = TypeAdapter(dict[str, _Listed | None] | None)
+_HELD: Final = dict[str, _Listed | None] | None
 
 
 def _held(top: Head) -> tuple[tuple[str, DeviceGrants], ...]:

@@ -3,7 +3,11 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Union, get_args, get_origin
+
+from msgspec import Meta, Struct
+from msgspec.structs import fields as fields_of
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -127,7 +131,110 @@ def _cut(text: str, length: int = QUOTED) -> str:
     return kept.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair must not break a log
 
 
-_EXPECTED: Final[Mapping[str, str]] = {
+_EXPECTED: Final[Mapping[Any, str]] = {str: "a text", bool: "a boolean", int: "a whole number", float: "a number"}
+"""Expected JSON by the type of a field."""
+
+_INFINITE: Final = 2**1024
+"""Smallest integer that is no float."""
+
+Mistake = tuple[str, str]
+"""Key and sentence. The key is empty if the whole value is wrong."""
+
+
+def mistake(kind: Any, value: Any, key: str = "") -> Mistake | None:
+    """
+    Return the first mistake in a value that a model or another type does not accept, or None if there is none.
+
+    Example: ``spec.count``, ``0 is below 1, the least that is allowed``.
+    """
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return _mistake_in_model(kind, value, key)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return mistake(arguments[0], value, key) or _out_of_bounds(arguments[1], value, key)
+    if origin in (Union, UnionType):
+        return _mistake_in_union(arguments, value, key)
+    if origin is list:
+        if not isinstance(value, list):
+            return key, _not(value, "a list")
+        return _first(mistake(arguments[0], item, f"{key}[{place}]") for place, item in enumerate(value))
+    if kind is dict or origin is dict:
+        if not isinstance(value, dict):
+            return key, _not(value, "an object")
+        return _first(_mistake_in_member(arguments[1], name, item, key) for name, item in value.items())
+    if kind is Any or _is_of(kind, value):
+        return (key, f"{quoted(value)} is too large") if kind is float and abs(value) >= _INFINITE else None
+    return key, _not(value, _EXPECTED[kind])
+
+
+def _first(found: Iterable[Mistake | None]) -> Mistake | None:
+    return next((it for it in found if it is not None), None)
+
+
+def _mistake_in_model(model: type[Struct], value: object, key: str) -> Mistake | None:
+    if not isinstance(value, dict):
+        return key, _not(value, "an object")
+    for field in fields_of(model):
+        at = _joined(key, field.encode_name)
+        if field.encode_name in value:
+            if (found := mistake(field.type, value[field.encode_name], at)) is not None:
+                return found
+        elif field.required:
+            return at, "is missing"
+    other = [name for name in value if not isinstance(name, str)]  # as in YAML files
+    return (f"{key}[{quoted(other[0])}]", _not(other[0], "a text")) if other else None
+
+
+def _mistake_in_member(kind: Any, name: object, item: object, key: str) -> Mistake | None:
+    if not isinstance(name, str):
+        return f"{key}[{quoted(name)}]", _not(name, "a text")
+    return mistake(kind, item, _joined(key, name))
+
+
+def _mistake_in_union(kinds: tuple[Any, ...], value: object, key: str) -> Mistake | None:
+    if value is None and NoneType in kinds:
+        return None
+    kinds = tuple(kind for kind in kinds if kind is not NoneType)
+    models = [kind for kind in kinds if kind not in _EXPECTED]
+    if len(kinds) == 1 or (models and isinstance(value, dict)):
+        return mistake((models or kinds)[0], value, key)
+    if any(_is_of(kind, value) for kind in kinds if kind in _EXPECTED):
+        return None
+    expected = [_EXPECTED.get(kind, "an object") for kind in kinds if not (kind is int and float in kinds)]
+    return key, f"{quoted(value)} is neither {' nor '.join(expected)}" if len(expected) > 1 else _not(
+        value, expected[0]
+    )
+
+
+def _is_of(kind: Any, value: object) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    if isinstance(value, str):
+        return kind is str and not any("\ud800" <= character <= "\udfff" for character in value)
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _not(value: object, expected: str) -> str:
+    return (
+        f"{quoted(value)} is neither true nor false"
+        if expected == "a boolean"
+        else f"{quoted(value)} is not {expected}"
+    )
+
+
+def _out_of_bounds(bounds: Meta, value: Any, key: str) -> Mistake | None:
+    if bounds.ge is not None and value < bounds.ge:
+        return key, f"{quoted(value)} is below {bounds.ge}, the least that is allowed"
+    if bounds.le is not None and value > bounds.le:
+        return key, f"{quoted(value)} is above {bounds.le}, the most that is allowed"
+    if bounds.min_length is not None and len(value) < bounds.min_length:
+        return key, f"{quoted(value)} is too short, at least {bounds.min_length} are needed"
+    return None
+
+
+# Errors of pydantic, which reads the settings and the files of the sandbox.
+
+_EXPECTED_BY_ERROR: Final[Mapping[str, str]] = {
     "string_type": "a text",
     "string_sub_type": "a text",
     "string_unicode": "a text",
@@ -209,12 +316,14 @@ def _equal(key: object, step: object) -> bool:
 def _sentence(errors: "Sequence[ErrorDetails]") -> str:
     first = errors[0]
     found = quoted(first["input"])
-    expected = list(dict.fromkeys(_EXPECTED[each["type"]] for each in errors if each["type"] in _EXPECTED))
+    expected = list(
+        dict.fromkeys(_EXPECTED_BY_ERROR[each["type"]] for each in errors if each["type"] in _EXPECTED_BY_ERROR)
+    )
     if "a number" in expected and "a whole number" in expected:
         expected.remove("a whole number")
     if len(expected) > 1:
         return f"{found} is neither {' nor '.join(expected)}"
-    if first["type"] in _EXPECTED:
+    if first["type"] in _EXPECTED_BY_ERROR:
         return f"{found} is neither true nor false" if expected == ["a boolean"] else f"{found} is not {expected[0]}"
     if pattern := _SENTENCES.get(first["type"]):
         return f"{found} {pattern.format_map(first.get('ctx') or {})}"

@@ -8,8 +8,6 @@ scheduler-plugins ``apis/scheduling/v1alpha1``. A malformed gang keeps its pods 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from pydantic import TypeAdapter
-
 from koord_numa.core.gangs.model import (
     Dialect,
     GangKey,
@@ -25,7 +23,6 @@ from koord_numa.core.value_objects import replace
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError, quoted
 from koord_numa.wire.parsing import (
-    DEFERRED,
     Count,
     EnumReader,
     Head,
@@ -130,7 +127,7 @@ MODES: Final = EnumReader({mode.value: mode for mode in GangMode})
 POLICIES: Final = EnumReader({policy.value: policy for policy in MatchPolicy})
 DISRUPTION: Final = EnumReader({"Pod": False, "PodGroup": True})
 PREEMPTION: Final = EnumReader({"PreemptLowerPriority": True, "Never": False})
-_NAMES: Final = TypeAdapter(list[str], config=DEFERRED)
+_NAMES: Final = list[str]
 
 
 KINDS: Final = {

@@ -3,19 +3,17 @@
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Annotated, Any, Final
-
-from pydantic import Field, TypeAdapter
+from typing import Any, Final
 
 from koord_numa.core.objects.constraints import TaintEffect
 from koord_numa.core.objects.node import Image, Node, NodeReservation, Taint
 from koord_numa.core.objects.vocabulary import NodeBindPolicy, NumaAllocateStrategy, NumaPolicy
 from koord_numa.core.resources import CPU, MILLI, PODS
+from koord_numa.core.value_objects import value_field
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.misspelled_keys import unread_members, unread_node_keys, unread_ratios
 from koord_numa.wire.parsing import (
-    DEFERRED,
     EnumReader,
     GoJson,
     Head,
@@ -110,8 +108,8 @@ APPLY_POLICIES: Final = EnumReader({"": False, "Default": False, "ReservedCPUsOn
 class Reservation(GoJson):
     """``node.koordinator.sh/reservation``."""
 
-    resources: dict[str, Quantity] = Field({})
-    reserved_cpus: str = Field("", alias="reservedCPUs")
+    resources: dict[str, Quantity] = value_field(default_factory=dict)
+    reserved_cpus: str = value_field(default="", name="reservedCPUs")
     apply_policy: str = ""
 
 
@@ -146,7 +144,7 @@ def reservation(annotations: Mapping[str, str], path: FieldPath) -> NodeReservat
     )
 
 
-_RATIOS: Final = TypeAdapter(dict[str, int | float] | None, config=DEFERRED)
+_RATIOS: Final = dict[str, int | float] | None
 
 
 BIND_POLICIES: Final = EnumReader(
@@ -157,7 +155,7 @@ TAINT_EFFECTS: Final = EnumReader({effect.value: effect for effect in TaintEffec
 STRATEGIES: Final = EnumReader({strategy.value: strategy for strategy in NumaAllocateStrategy})
 
 
-class TaintModel(Strict):
+class TaintModel(Strict, kw_only=True):
     """A taint."""
 
     key: str
@@ -182,7 +180,7 @@ class NodeStatus(Strict):
 class NodeInfoModel(Strict):
     """The boot id of the machine and the kubelet version."""
 
-    boot_id: Annotated[str | None, Field(alias="bootID")] = None
+    boot_id: str | None = value_field(default=None, name="bootID")
     kubelet_version: str | None = None
 
 

@@ -5,7 +5,6 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import orjson
-from pydantic import Field
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpuset import EMPTY, CpuSet
@@ -28,7 +27,7 @@ from koord_numa.core.objects.vocabulary import (
 from koord_numa.core.pod_resources import OWN_CPUS, may_use_cpuset
 from koord_numa.core.pod_resources import priority_class as band_of
 from koord_numa.core.resources import ResourceList, format_amount
-from koord_numa.core.value_objects import replace
+from koord_numa.core.value_objects import replace, value_field
 from koord_numa.wire import names
 from koord_numa.wire.devices import device_allocated
 from koord_numa.wire.errors import FieldPath, WireError, closest, meant, quoted
@@ -66,36 +65,36 @@ NUMA_EXCLUSIVES: Final = EnumReader({exclusive.value: exclusive for exclusive in
 class ResourceSpec(GoJson):
     """``scheduling.koordinator.sh/resource-spec``. The last three fields may be given here, too."""
 
-    required: str = Field("", alias="requiredCPUBindPolicy")
-    preferred: str = Field("", alias="preferredCPUBindPolicy")
-    exclusive: str = Field("", alias="preferredCPUExclusivePolicy")
-    numa_policy: str = Field("", alias="numaTopologyPolicy")
-    numa_exclusive: str = Field("", alias="singleNUMANodeExclusive")
-    numa_strategy: str = Field("", alias="numaAllocateStrategy")
+    required: str = value_field(default="", name="requiredCPUBindPolicy")
+    preferred: str = value_field(default="", name="preferredCPUBindPolicy")
+    exclusive: str = value_field(default="", name="preferredCPUExclusivePolicy")
+    numa_policy: str = value_field(default="", name="numaTopologyPolicy")
+    numa_exclusive: str = value_field(default="", name="singleNUMANodeExclusive")
+    numa_strategy: str = value_field(default="", name="numaAllocateStrategy")
 
 
 class NumaTopologySpec(GoJson):
     """``scheduling.koordinator.sh/numa-topology-spec``."""
 
-    numa_policy: str = Field("", alias="numaTopologyPolicy")
-    numa_exclusive: str = Field("", alias="singleNUMANodeExclusive")
-    numa_strategy: str = Field("", alias="numaAllocateStrategy")
+    numa_policy: str = value_field(default="", name="numaTopologyPolicy")
+    numa_exclusive: str = value_field(default="", name="singleNUMANodeExclusive")
+    numa_strategy: str = value_field(default="", name="numaAllocateStrategy")
 
 
 class NumaSpreadSpec(GoJson):
     """``scheduling.koord-numa.io/numa-spread``."""
 
-    selector: LabelSelectorModel | None = Field(None, alias="labelSelector")
+    selector: LabelSelectorModel | None = value_field(default=None, name="labelSelector")
     scope: str = ""
     mode: str = ""
-    when: str = Field("", alias="whenUnsatisfiable")
+    when: str = value_field(default="", name="whenUnsatisfiable")
 
 
 class NumaAmounts(GoJson):
     """The amounts that a pod holds on a NUMA node."""
 
     node: Id = 0
-    resources: dict[str, Quantity] = Field({})
+    resources: dict[str, Quantity] = value_field(default_factory=dict)
 
 
 class AnnotatedPool(GoJson):
@@ -110,8 +109,8 @@ class ResourceStatus(GoJson):
     """``scheduling.koordinator.sh/resource-status``."""
 
     cpuset: str = ""
-    numa: list[NumaAmounts] = Field([], alias="numaNodeResources")
-    pools: list[AnnotatedPool] = Field([], alias="cpuSharedPools")
+    numa: list[NumaAmounts] = value_field(default_factory=list, name="numaNodeResources")
+    pools: list[AnnotatedPool] = value_field(default_factory=list, name="cpuSharedPools")
 
 
 def qos_class(labels: Mapping[str, str], path: FieldPath) -> QosClass:

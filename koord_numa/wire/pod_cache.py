@@ -7,7 +7,6 @@ from typing import Any, Final
 import msgspec
 import orjson
 from msgspec import Raw, Struct
-from pydantic import BaseModel
 
 from koord_numa.core.objects.constraints import Constraints, WorkloadKey
 from koord_numa.core.objects.devices import DeviceGrants
@@ -18,7 +17,7 @@ from koord_numa.wire.devices import ANNOTATIONS as DEVICE_ANNOTATIONS
 from koord_numa.wire.devices import device_grants
 from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.gangs import ANNOTATIONS as GANG_ANNOTATIONS
-from koord_numa.wire.parsing import Head, ParsedCache, Problems, controller_uid, has_coined_name, read_time
+from koord_numa.wire.parsing import Head, Owner, ParsedCache, Problems, controller_uid, has_coined_name, read_time
 from koord_numa.wire.pod_annotations import cached_assignment
 from koord_numa.wire.pod_requests import FREE_KINDS, ConstraintsModel, ContainerModel, WorkloadModel, pod_request
 from koord_numa.wire.raw_json import UnreadObject
@@ -129,9 +128,9 @@ def _mounts_anywhere(volume: object) -> bool:
     return any(kind in FREE_KINDS for kind in volume)
 
 
-def read_by(*models: type[BaseModel]) -> tuple[str, ...]:
+def read_by(*models: type[Struct]) -> tuple[str, ...]:
     """Return the keys of the fields of these models."""
-    return tuple(field.alias or name for model in models for name, field in model.model_fields.items())
+    return tuple(name for model in models for name in model.__struct_encode_fields__)
 
 
 _SPEC: Final = tuple(key for key in read_by(WorkloadModel, ConstraintsModel) if key != "nodeName")
@@ -281,14 +280,6 @@ _PARTS: Final[ParsedCache[str, tuple[bytes, SteadyPart]]] = ParsedCache(16 << 20
 _ABSENT: Final = Raw(b"null")
 
 
-class _Owner(Struct, rename="camel"):
-    uid: str = ""
-    controller: bool | None = None
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-
-
 class _Metadata(Struct, rename="camel"):
     name: str
     uid: str
@@ -299,7 +290,7 @@ class _Metadata(Struct, rename="camel"):
     deletion_timestamp: str | None = None
     resource_version: str | None = None
     generation: Raw = _ABSENT
-    owner_references: list[_Owner] | None = None
+    owner_references: list[Owner] | None = None
 
 
 class _Amounts(Struct, omit_defaults=True):

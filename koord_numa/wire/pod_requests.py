@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import ConfigDict, Field
+from msgspec import Meta
 
 from koord_numa.core.objects.constraints import (
     Constraints,
@@ -24,12 +24,23 @@ from koord_numa.core.objects.devices import NO_DEVICE_SPEC
 from koord_numa.core.objects.request import Container, CpuBind, NumaSpec, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, PriorityClass, QosClass
 from koord_numa.core.resources import ResourceList
-from koord_numa.core.value_objects import ValueObject
+from koord_numa.core.value_objects import ValueObject, value_field
 from koord_numa.wire import names
 from koord_numa.wire.devices import device_spec
 from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.gangs import gang_of_pod
-from koord_numa.wire.parsing import Count, EnumReader, Head, Problems, Quantity, Strict, Weight, read, requested
+from koord_numa.wire.parsing import (
+    Count,
+    EnumReader,
+    Head,
+    Problems,
+    Quantity,
+    Strict,
+    Weight,
+    read,
+    read_as,
+    requested,
+)
 from koord_numa.wire.pod_annotations import isolated, numa_spread, policies, priority_class, qos_class
 from koord_numa.wire.workloads import (
     LabelSelectorModel,
@@ -74,7 +85,7 @@ FREE_KINDS: Final = frozenset(
 class ClaimSource(Strict):
     """A volume from a claim."""
 
-    claim_name: str = Field(min_length=1)
+    claim_name: Annotated[str, Meta(min_length=1)]
 
 
 class GceDisk(Strict):
@@ -87,7 +98,7 @@ class GceDisk(Strict):
 class AwsDisk(Strict):
     """An AWS EBS volume."""
 
-    volume_id: str = Field("", alias="volumeID")
+    volume_id: str = value_field(default="", name="volumeID")
     read_only: bool | None = None
 
 
@@ -101,7 +112,7 @@ class IscsiDisk(Strict):
 class RbdDisk(Strict):
     """A Ceph RBD image."""
 
-    monitors: list[str] = Field([])
+    monitors: list[str] = value_field(default_factory=list)
     pool: str = ""
     image: str = ""
     read_only: bool | None = None
@@ -109,8 +120,6 @@ class RbdDisk(Strict):
 
 class VolumeModel(Strict):
     """A volume. Its kind is the name of the field that is set."""
-
-    model_config = ConfigDict(extra="allow")
 
     name: str
     persistent_volume_claim: ClaimSource | None = None
@@ -130,13 +139,14 @@ class Mounts(ValueObject):
     unsupported: tuple[str, ...]
 
 
-def volumes(top: Head, models: Iterable[VolumeModel]) -> Mounts:
+def volumes(top: Head, listed: list[dict[str, Any]], path: FieldPath) -> Mounts:
     """Return claims by name (``<pod>-<volume>`` for ephemeral volumes), disks, and a sentence for each unknown kind."""
     claims: set[str] = set()
     ephemeral: set[str] = set()
     disks: set[InlineDisk] = set()
     unsupported: list[str] = []
-    for model in models:
+    models: list[VolumeModel] = read_as(list[VolumeModel], listed, path, "volumes")
+    for model, volume in zip(models, listed, strict=True):
         if model.persistent_volume_claim is not None:
             claims.add(model.persistent_volume_claim.claim_name)
         elif model.ephemeral is not None:
@@ -144,10 +154,13 @@ def volumes(top: Head, models: Iterable[VolumeModel]) -> Mounts:
         elif (disk := _disk(model)) is not None:
             disks.add(disk)
         else:
-            kinds = [kind for kind, source in (model.model_extra or {}).items() if source is not None]
+            kinds = [kind for kind, source in volume.items() if source is not None and kind not in _VOLUME_FIELDS]
             unsupported += [f"volume {model.name} of kind {kind}" for kind in sorted(kinds) if kind not in FREE_KINDS]
     owned = tuple((name, top.uid) for name in sorted(ephemeral))
     return Mounts(tuple(sorted(claims | ephemeral)), owned, tuple(sorted(disks, key=_order)), tuple(unsupported))
+
+
+_VOLUME_FIELDS: Final = frozenset(VolumeModel.__struct_encode_fields__)
 
 
 def _disk(model: VolumeModel) -> InlineDisk | None:
@@ -195,8 +208,12 @@ class PreferredPodModel(Strict):
 class AffinityTerms(Strict):
     """Required and preferred terms."""
 
-    required: list[PodTermModel] | None = Field(None, alias="requiredDuringSchedulingIgnoredDuringExecution")
-    preferred: list[PreferredPodModel] | None = Field(None, alias="preferredDuringSchedulingIgnoredDuringExecution")
+    required: list[PodTermModel] | None = value_field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: list[PreferredPodModel] | None = value_field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
 
 
 def fold_keys(pod: OwnPod, keys: Iterable[str] | None, operator: Operator = Operator.IN) -> list[Requirement]:
@@ -239,7 +256,7 @@ TOLERATES: Final = EnumReader({"": "Equal", "Equal": "Equal", "Exists": "Exists"
 WHEN_UNSATISFIABLE: Final = EnumReader({"DoNotSchedule": True, "ScheduleAnyway": False})
 INCLUSION: Final = EnumReader({"Honor": True, "Ignore": False})
 
-Port = Annotated[int, Field(ge=0, le=65535)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
 class TolerationModel(Strict):
@@ -261,8 +278,12 @@ class PreferredNodeModel(Strict):
 class NodeAffinityModel(Strict):
     """Required and preferred node affinity."""
 
-    required: NodeSelectorModel | None = Field(None, alias="requiredDuringSchedulingIgnoredDuringExecution")
-    preferred: list[PreferredNodeModel] | None = Field(None, alias="preferredDuringSchedulingIgnoredDuringExecution")
+    required: NodeSelectorModel | None = value_field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: list[PreferredNodeModel] | None = value_field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
 
 
 class AffinityModel(Strict):
@@ -292,7 +313,7 @@ class PortModel(Strict):
     host_port: Port | None = None
     container_port: Port | None = None
     protocol: str | None = None
-    host_ip: str | None = Field(None, alias="hostIP")
+    host_ip: str | None = value_field(default=None, name="hostIP")
 
 
 class ConstraintsModel(Strict):
@@ -303,7 +324,7 @@ class ConstraintsModel(Strict):
     affinity: AffinityModel | None = None
     tolerations: list[TolerationModel] | None = None
     topology_spread_constraints: list[SpreadModel] | None = None
-    volumes: list[VolumeModel] | None = None
+    volumes: list[dict[str, Any]] | None = None
     host_network: bool | None = None
     host_users: bool | None = None
     scheduling_group: dict[str, Any] | None = None
@@ -321,7 +342,7 @@ def constraints(top: Head, demands: ConstraintsModel, ports: Iterable[PortModel]
     near, far = affinity.pod_affinity or _NO_TERMS, affinity.pod_anti_affinity or _NO_TERMS
     node = affinity.node_affinity or _NO_NODE_AFFINITY
     # Volumes first: claims, disks and unsupported kinds depend on them.
-    mounted = volumes(top, demands.volumes or ())
+    mounted = volumes(top, demands.volumes or [], path)
     return Constraints(
         node_name=demands.node_name or "",
         node_selector=label_pairs(demands.node_selector),

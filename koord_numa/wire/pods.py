@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from pydantic import ValidationError
+from msgspec import convert
 
 from koord_numa.core.claims import counted_with
 from koord_numa.core.objects.claims import ClaimAmounts, Overhead, PodResourceClaim
@@ -19,6 +19,7 @@ from koord_numa.wire.devices import device_grants
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.nodes import pod_images
 from koord_numa.wire.parsing import (
+    MALFORMED,
     Head,
     Int64,
     Metadata,
@@ -348,8 +349,8 @@ def _read_whole(obj: Mapping[str, Any]) -> tuple[Pod, CachedRequest]:
 def _well_formed(obj: object) -> _Whole | None:
     """Return all parts of a pod, or ``None`` if any is malformed. The parts are then parsed one by one, to keep the others."""
     try:
-        return _Whole.model_validate(obj)
-    except ValidationError:
+        return convert(obj, _Whole)
+    except MALFORMED:
         return None
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from msgspec import Meta
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.layout import NumaAmounts
@@ -25,8 +25,8 @@ from koord_numa.wire.pod_annotations import quantities
 ACTIONS: Final = EnumReader({action.value: action for action in RebindAction})
 PHASES: Final = EnumReader({phase.value: phase for phase in RebindPhase})
 
-Deadline = Annotated[int, Field(ge=1, le=2**63 - 1)]
-TtlSeconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Deadline = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+TtlSeconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 PLAN_SHOWN: Final = 500
 """Maximum entries of a plan that are read back."""

@@ -6,7 +6,6 @@ from hashlib import sha256
 from typing import Any, Final
 
 import orjson
-from pydantic import Field
 
 from koord_numa.core.claims import RequestMapping
 from koord_numa.core.objects.claims import (
@@ -31,7 +30,7 @@ from koord_numa.core.objects.claims import (
 from koord_numa.core.objects.constraints import NodeTerm, Requirement
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.resources import format_nano
-from koord_numa.core.value_objects import ValueObject
+from koord_numa.core.value_objects import ValueObject, value_field
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.parsing import Int64, Problems, Quantity, Strict, head, is_nested_deeper, read
 from koord_numa.wire.resource_slices import nano
@@ -133,7 +132,7 @@ class ResultModel(Strict):
     device: str
     admin_access: bool | None = None
     tolerations: list[DeviceTolerationModel] | None = None
-    share_id: str | None = Field(None, alias="shareID")
+    share_id: str | None = value_field(default=None, name="shareID")
     consumed_capacity: dict[str, Quantity] | None = None
     binding_conditions: list[str] | None = None
     binding_failure_conditions: list[str] | None = None
@@ -175,7 +174,7 @@ class DeviceStatusModel(Strict):
     driver: str
     pool: str
     device: str
-    share_id: str | None = Field(None, alias="shareID")
+    share_id: str | None = value_field(default=None, name="shareID")
     conditions: list[DeviceConditionModel] | None = None
 
 

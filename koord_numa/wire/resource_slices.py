@@ -70,7 +70,7 @@ class CapacityModel(Strict):
     request_policy: PolicyModel | None = None
 
 
-class DeviceTaintModel(Strict):
+class DeviceTaintModel(Strict, kw_only=True):
     """A taint of a device."""
 
     key: str
@@ -362,14 +362,14 @@ class DeviceTaintSelectorModel(Strict):
     device: str | None = None
 
 
-class DeviceTaintRuleSpec(Strict):
+class DeviceTaintRuleSpec(Strict, kw_only=True):
     """``spec``."""
 
     device_selector: DeviceTaintSelectorModel | None = None
     taint: DeviceTaintModel
 
 
-_SELECTED_BY: Final = frozenset(DeviceTaintSelectorModel.model_fields)
+_SELECTED_BY: Final = frozenset(DeviceTaintSelectorModel.__struct_fields__)
 
 
 def parse_taint_rule(obj: Mapping[str, Any]) -> DeviceTaintRule:

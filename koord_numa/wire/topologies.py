@@ -4,8 +4,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from pydantic import Field, TypeAdapter
-
 from koord_numa.core.cpu_topology import MAX_NUMA, MAX_NUMA_ID, Cpu, CpuTopology
 from koord_numa.core.cpuset import EMPTY, MAX_CPU, CpuSet
 from koord_numa.core.objects.node import (
@@ -16,14 +14,13 @@ from koord_numa.core.objects.node import (
     Pinning,
 )
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NumaPolicy
-from koord_numa.core.value_objects import ValueObject, replace
+from koord_numa.core.value_objects import ValueObject, replace, value_field
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError, is_near, plain, quoted
 from koord_numa.wire.kubelet_state import kubelet_checkpoint
 from koord_numa.wire.misspelled_keys import unread_attributes, unread_members, unread_topology_keys
 from koord_numa.wire.nodes import Reservation, amplification, reservation
 from koord_numa.wire.parsing import (
-    DEFERRED,
     GoJson,
     Head,
     Id,
@@ -66,7 +63,7 @@ class CpuModel(GoJson):
 class CpuTopologyModel(GoJson):
     """``node.koordinator.sh/cpu-topology``."""
 
-    detail: list[CpuModel] = Field([])
+    detail: list[CpuModel] = value_field(default_factory=list)
 
 
 def machine(text: str, numa_ids: frozenset[int], distances: Distances, path: FieldPath) -> CpuTopology:
@@ -144,7 +141,7 @@ def numa_by_root(annotations: Mapping[str, str], path: FieldPath) -> dict[str, i
     return {root: numa for root, (numa, *others) in sorted(found.items()) if not others}
 
 
-_DEVICES: Final = TypeAdapter(list[PciDeviceModel] | None, config=DEFERRED)
+_DEVICES: Final = list[PciDeviceModel] | None
 
 
 class PodCpuAllocation(GoJson):
@@ -237,7 +234,7 @@ def _flag(value: bool | str, path: FieldPath) -> bool:
     return value if isinstance(value, bool) else bool(value) and BOOLEANS.read(value, path)
 
 
-_ALLOCATIONS: Final = TypeAdapter(list[PodCpuAllocation] | None, config=DEFERRED)
+_ALLOCATIONS: Final = list[PodCpuAllocation] | None
 
 _SOURCES: Final = (names.POD_CPU_ALLOCS, names.RESERVATION, names.SYSTEM_QOS_RESOURCE)
 
@@ -293,7 +290,7 @@ def pinning(annotations: Mapping[str, str], path: FieldPath) -> Pinning | None:
 
 _WAYS: Final = ("NRI", "CRI", "cgroups")
 _LONGEST: Final = 1e9  # seconds, some thirty years
-_DIFFERENCES: Final = TypeAdapter(dict[str, DifferenceModel] | None, config=DEFERRED)
+_DIFFERENCES: Final = dict[str, DifferenceModel] | None
 
 
 class NodeTopologyModel(Strict):

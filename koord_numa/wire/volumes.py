@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydantic import Field
-
 from koord_numa.core.fit.volumes import MIGRATED
 from koord_numa.core.objects.constraints import DiskKind, NodeTerm, Operator, Requirement
 from koord_numa.core.objects.volumes import (
@@ -16,6 +14,7 @@ from koord_numa.core.objects.volumes import (
     StorageClass,
     VolumeAttachment,
 )
+from koord_numa.core.value_objects import value_field
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.parsing import (
@@ -204,7 +203,7 @@ class LabelTerm(Strict):
     """A condition of an allowed topology."""
 
     key: str
-    values: list[str] = Field([])
+    values: list[str] = value_field(default_factory=list)
 
 
 class AllowedTopology(Strict):

@@ -225,4 +225,4 @@ def _selector(kind: WorkloadKind, top: Head) -> LabelSelector | None:
 
 
 def _equal(labels: dict[str, str], path: FieldPath) -> LabelSelector | None:
-    return label_selector(LabelSelectorModel(matchLabels=labels), path.at("selector"))
+    return label_selector(LabelSelectorModel(match_labels=labels), path.at("selector"))

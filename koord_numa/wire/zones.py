@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Final
 
 import orjson
-from pydantic import Field, TypeAdapter
 
 from koord_numa.core.cpu_topology import MAX_NUMA
 from koord_numa.core.cpus.kubelet_options import CPU_OPTIONS, TOPOLOGY_OPTIONS
@@ -19,7 +18,6 @@ from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, quoted
 from koord_numa.wire.names import ZONE_TYPE_NUMA
 from koord_numa.wire.parsing import (
-    DEFERRED,
     EnumReader,
     GoJson,
     Id,
@@ -231,7 +229,7 @@ MEMORY_POLICIES: Final = EnumReader({"None": "None", "Static": "Static"})
 BOOLEANS: Final = EnumReader({"true": True, "false": False}, also={"1": True, "t": True, "0": False, "f": False})
 
 _FALSE: Final = ("false", "False", "FALSE", "f", "0")
-_OPTIONS: Final = TypeAdapter(dict[str, str] | None, config=DEFERRED)
+_OPTIONS: Final = dict[str, str] | None
 _KUBELET_OF: Final = {
     "None": KubeletPolicy.NONE,
     "BestEffort": KubeletPolicy.BEST_EFFORT,
@@ -260,8 +258,8 @@ class CpuManagerPolicy(GoJson):
     """``kubelet.koordinator.sh/cpu-manager-policy``."""
 
     policy: str = ""
-    options: dict[str, str | bool] = Field({})
-    reserved_cpus: str = Field("", alias="reservedCPUs")
+    options: dict[str, str | bool] = value_field(default_factory=dict)
+    reserved_cpus: str = value_field(default="", name="reservedCPUs")
 
 
 class _Known(MutableObject):

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
+from msgspec import Struct
 
 from koord_numa.sandbox.apiserver.kinds import schema
 from koord_numa.wire.nodes import ContainerImage, NodeSpec
@@ -31,9 +31,9 @@ def known_to(kind: str) -> set[str]:
     return set(schema(f"io.k8s.api.v1.{kind}")["properties"])
 
 
-def read_by(*models: type[BaseModel]) -> set[str]:
+def read_by(*models: type[Struct]) -> set[str]:
     """The fields that parsers read, as they are spelled in the API."""
-    return {field.alias or name for model in models for name, field in model.model_fields.items()}
+    return {name for model in models for name in model.__struct_encode_fields__}
 
 
 LATER_SPEC = {"evictionResponders"}
