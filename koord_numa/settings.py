@@ -35,7 +35,7 @@ from koord_numa.core.objects.vocabulary import (
     UnknownKubeletOptions,
 )
 from koord_numa.core.resources import CPU, MEMORY, supply
-from koord_numa.wire.errors import closest
+from koord_numa.wire import closest
 from koord_numa.wire.names import DEFAULT_SCHEDULER, LEASE_NAMESPACE
 
 

@@ -16,7 +16,7 @@ from koord_numa.core.state.ledger import Holding
 from koord_numa.core.state.numa_free import largest_aligned, rooms
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.scheduler import Scheduler
-from koord_numa.wire.pod_annotations import quantities
+from koord_numa.wire import quantities
 
 Dump: TypeAlias = dict[str, Any]
 """A JSON-compatible dump. CPUs are CPU lists (``0-3,8``), amounts are quantities (``1500m``, ``16Gi``)."""

@@ -54,23 +54,29 @@ from koord_numa.handlers.dispatch import meta
 from koord_numa.handlers.triggers import waiting_pods
 from koord_numa.ports import EventHandler, Gone
 from koord_numa.settings import DeviceObjectSupport, DynamicResources, PodGroupSupport, PodSource
-from koord_numa.wire.devices import parse_devices
-from koord_numa.wire.gangs import KINDS, names_gang, parse_pod_group
-from koord_numa.wire.nodes import parse_node
-from koord_numa.wire.pods import parse_pod
-from koord_numa.wire.raw_json import UnreadObject
-from koord_numa.wire.resource_claims import parse_device_class, parse_resource_claim
-from koord_numa.wire.resource_slices import parse_resource_slice, parse_taint_rule
-from koord_numa.wire.volumes import (
+from koord_numa.wire import (
+    KINDS,
+    names_gang,
     parse_attachment,
+    parse_budget,
     parse_claim,
     parse_csi_driver,
     parse_csi_node,
+    parse_device_class,
+    parse_devices,
+    parse_namespace,
+    parse_node,
+    parse_pod,
+    parse_pod_group,
+    parse_resource_claim,
+    parse_resource_slice,
     parse_storage_capacity,
     parse_storage_class,
+    parse_taint_rule,
     parse_volume,
+    parse_workload,
 )
-from koord_numa.wire.workloads import parse_budget, parse_namespace, parse_workload
+from koord_numa.wire.raw_json import UnreadObject
 
 T = TypeVar("T")
 

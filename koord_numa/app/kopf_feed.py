@@ -17,12 +17,8 @@ from koord_numa.engine.event_handlers import ContainedHandler
 from koord_numa.engine.rebind import RebindController
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import known_version, meta
-from koord_numa.wire.errors import WireError
+from koord_numa.wire import WireError, parse_pod, parse_rebind, parse_topology, shortened
 from koord_numa.wire.names import TOPOLOGY_PLURAL
-from koord_numa.wire.parsing import shortened
-from koord_numa.wire.pods import parse_pod
-from koord_numa.wire.rebinds import parse_rebind
-from koord_numa.wire.topologies import parse_topology
 
 T = TypeVar("T")
 

@@ -35,8 +35,8 @@ from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.ports import Dependencies
 from koord_numa.settings import DynamicResources, LeaseSettings, RebindMode, Settings
+from koord_numa.wire import resource_status
 from koord_numa.wire.names import DEFAULT_PORT
-from koord_numa.wire.pod_annotations import resource_status
 
 AGENT: Final = f"koord-numa/{__version__} (scheduler)"
 """User agent of the scheduler, different from that of the command line."""

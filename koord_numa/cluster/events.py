@@ -24,8 +24,7 @@ from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.ports import Clock, ClusterError, Gone, ObjectReference, Unavailable, UnknownOutcome
 from koord_numa.settings import EventSettings
-from koord_numa.wire import names
-from koord_numa.wire.parsing import rfc3339_micro, shortened
+from koord_numa.wire import names, rfc3339_micro, shortened
 
 LONGEST_NOTE: Final = 1024
 """Maximum bytes of a note that the API server accepts."""

@@ -20,8 +20,8 @@ from koord_numa.cluster.resources import LEASES, NAMESPACES, Call
 from koord_numa.core.value_objects import MutableObject, ValueObject
 from koord_numa.ports import Clock, ClusterError, Conflict, Gone
 from koord_numa.settings import BackoffSettings
+from koord_numa.wire import rfc3339_micro
 from koord_numa.wire.names import LEASE_COMPONENT, LEASE_SCHEDULERS
-from koord_numa.wire.parsing import rfc3339_micro
 
 
 class NoElection:

@@ -15,7 +15,7 @@ from koord_numa.cluster.resources import Call, Resource
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.ports import DELETED, ClusterError, EventHandler, Gone, Unavailable
 from koord_numa.settings import BackoffSettings
-from koord_numa.wire.errors import FieldPath, WireError
+from koord_numa.wire import FieldPath, WireError
 from koord_numa.wire.raw_json import UnreadObject
 
 # Paged lists of all objects of a resource, parsed page by page, so that raw objects do not accumulate.

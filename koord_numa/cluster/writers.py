@@ -20,21 +20,27 @@ from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeCl
 from koord_numa.core.rebind.layout import NumaAmounts
 from koord_numa.core.rebind.plan import PodRevision, RebindAnswer, RebindRequest
 from koord_numa.ports import Conflict, Forbidden, Gone, Invalid, StillAllowed, Unavailable, UnknownOutcome
-from koord_numa.wire import names
-from koord_numa.wire.errors import WireError
-from koord_numa.wire.names import RESERVED_AT
-from koord_numa.wire.parsing import rfc3339, rfc3339_micro, shortened
-from koord_numa.wire.pods import parse_pod
-from koord_numa.wire.rebinds import automatic_rebind, parse_rebind, rebind_status, with_cpus
-from koord_numa.wire.resource_claims import (
+from koord_numa.wire import (
     FINALIZER,
+    WireError,
     allocation_json,
+    automatic_rebind,
     claim_amounts_json,
     extended_claim_json,
     mappings_json,
+    names,
+    parse_claim,
+    parse_pod,
+    parse_rebind,
     parse_resource_claim,
+    parse_volume,
+    rebind_status,
+    rfc3339,
+    rfc3339_micro,
+    shortened,
+    with_cpus,
 )
-from koord_numa.wire.volumes import parse_claim, parse_volume
+from koord_numa.wire.names import RESERVED_AT
 
 # Binds pods and writes their status (``ports.Binder``).
 #

@@ -17,7 +17,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.ports import DELETED
-from koord_numa.wire.errors import WireError
+from koord_numa.wire import WireError
 
 SLICE: Final = 50
 """Events that are passed on before other tasks run: some milliseconds."""

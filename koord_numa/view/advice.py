@@ -38,7 +38,7 @@ from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.rebind import layout_of_node
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.view.text import short_amounts
-from koord_numa.wire.errors import is_near, plain
+from koord_numa.wire import is_near, plain
 
 
 class Remedy(ValueObject):

@@ -14,10 +14,15 @@ from koord_numa.cluster.resources import PRIORITY_CLASSES
 from koord_numa.core.gangs.model import Dialect, GangKey, GroupClaim
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import MutableObject, replace, value_field
-from koord_numa.wire.errors import WireError, quoted
-from koord_numa.wire.misspelled_keys import unread_workload_keys
-from koord_numa.wire.pods import parse_pod, with_priority
-from koord_numa.wire.resource_claims import ClaimTemplate, parse_resource_claim
+from koord_numa.wire import (
+    ClaimTemplate,
+    WireError,
+    parse_pod,
+    parse_resource_claim,
+    quoted,
+    unread_workload_keys,
+    with_priority,
+)
 
 _MANY: Final = 1000
 """Maximum number of pods of one workload."""

@@ -45,23 +45,30 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
 from koord_numa.core.value_objects import MutableObject, value_field
 from koord_numa.ports import Forbidden
-from koord_numa.wire.devices import parse_devices
-from koord_numa.wire.errors import WireError
-from koord_numa.wire.gangs import parse_pod_group
-from koord_numa.wire.names import DEVICE_KIND, TOPOLOGY_KIND
-from koord_numa.wire.nodes import parse_node
-from koord_numa.wire.parsing import is_nested_deeper
-from koord_numa.wire.pods import PriorityClassObject, parse_pod, parse_priority_class
-from koord_numa.wire.resource_claims import (
+from koord_numa.wire import (
     ClaimTemplate,
+    PriorityClassObject,
+    WireError,
+    is_nested_deeper,
+    parse_budget,
+    parse_claim,
     parse_claim_template,
     parse_device_class,
+    parse_devices,
+    parse_namespace,
+    parse_node,
+    parse_pod,
+    parse_pod_group,
+    parse_priority_class,
     parse_resource_claim,
+    parse_resource_slice,
+    parse_storage_class,
+    parse_taint_rule,
+    parse_topology,
+    parse_volume,
+    parse_workload,
 )
-from koord_numa.wire.resource_slices import parse_resource_slice, parse_taint_rule
-from koord_numa.wire.topologies import parse_topology
-from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
-from koord_numa.wire.workloads import parse_budget, parse_namespace, parse_workload
+from koord_numa.wire.names import DEVICE_KIND, TOPOLOGY_KIND
 
 Document = Mapping[str, Any]
 

@@ -34,7 +34,7 @@ from koord_numa.engine.queue import Nomination, PendingPod, RequestClass
 from koord_numa.engine.scheduler import Scheduler, verdict_on
 from koord_numa.ports import Dependencies, ObjectReference
 from koord_numa.settings import DeviceObjectSupport, Settings
-from koord_numa.wire.pod_annotations import resource_status
+from koord_numa.wire import resource_status
 
 
 class ReadOnlyPorts:

@@ -326,7 +326,7 @@ def trimmed(value: Any, key: str = "", inside: str = "") -> Any:
 
     Only the equality of image names affects decisions.
     """
-    from koord_numa.wire.nodes import normalized
+    from koord_numa.wire import normalized
 
     if isinstance(value, Mapping):
         return {name: trimmed(item, name, key) for name, item in value.items() if name not in DROPPED}

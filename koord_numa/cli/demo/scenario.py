@@ -17,7 +17,7 @@ from koord_numa.core.value_objects import ValueObject
 from koord_numa.sandbox.devices import cpus_prepared, devices_prepared
 from koord_numa.sandbox.machines import NodeDescription, SimulatedNode, Style
 from koord_numa.view.text import count
-from koord_numa.wire.pods import parse_pod
+from koord_numa.wire import parse_pod
 
 Json = dict[str, Any]
 

@@ -41,7 +41,7 @@ from koord_numa.engine.rebind.context import (
 )
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, NotLeader, UnknownOutcome
-from koord_numa.wire.parsing import rfc3339
+from koord_numa.wire import rfc3339
 
 
 class RebindStatusReport(MutableObject):

@@ -31,7 +31,7 @@ from koord_numa.sandbox.apiserver.faults import Asked, Effect, Fault, Faults, Re
 from koord_numa.sandbox.apiserver.http import Parameters, Presentation, ResourceApi, ResourceCall, parse
 from koord_numa.sandbox.apiserver.selectors import Selection
 from koord_numa.sandbox.apiserver.storage import ADDED, TableChange
-from koord_numa.wire.errors import sentence_of
+from koord_numa.wire import sentence_of
 
 # ``pods/portforward`` over WebSocket, as the kubelet serves it (``portforward/websocket.go``).
 #

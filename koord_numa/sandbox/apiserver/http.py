@@ -43,7 +43,7 @@ from koord_numa.sandbox.apiserver.patches import json_patch, merge_patch, strate
 from koord_numa.sandbox.apiserver.protobuf import parse_protobuf
 from koord_numa.sandbox.apiserver.selectors import Selection, parse_fields, parse_labels
 from koord_numa.sandbox.apiserver.storage import Record, TableChange
-from koord_numa.wire.parsing import is_nested_deeper
+from koord_numa.wire import is_nested_deeper
 
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")

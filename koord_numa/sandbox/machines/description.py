@@ -22,8 +22,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, is_native, supply
 from koord_numa.core.value_objects import replace
-from koord_numa.wire import names
-from koord_numa.wire.errors import quoted, sentence_of
+from koord_numa.wire import names, quoted, sentence_of
 
 # Koordinator's agent for devices by id: it publishes the Device object of a node and gives containers their devices.
 #
