@@ -19,7 +19,7 @@ from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU
 from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
-from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.cache.node_info import NodeInfo, unread_of
 from koord_numa.engine.containment import Subject
 from koord_numa.engine.queue import PendingPod, PendingPods, RequestClass
 from koord_numa.ports import ClusterError, Dependencies, Forbidden, Gone, Invalid, ObjectReference, Recorder
@@ -90,11 +90,6 @@ def _update(known: dict[str, T], unsaid: set[str], node: str, found: T) -> None:
     else:
         del known[node]
         unsaid.discard(node)
-
-
-def unread_of(info: NodeInfo) -> tuple[str, ...]:
-    """Return a sentence for each key of the node's objects that is similar to a known key."""
-    return (*(info.node.unread if info.node else ()), *(info.current.unread if info.current else ()))
 
 
 def problem_of(topology: NodeResourceTopology) -> str:

@@ -8,7 +8,7 @@ every field.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from koord_numa.core.claims import (
     CAPACITY,
@@ -30,19 +30,20 @@ from koord_numa.core.objects.devices import GPU
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.pod_resources import effective_requests
-from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.core.resources import CPU, MEMORY, MILLI, PODS, is_hugepages
 from koord_numa.core.state.inventory import Inventory, NodeSnapshot
 from koord_numa.core.state.ledger import Holding
 from koord_numa.core.state.numa_free import NumaUsage, largest_aligned, largest_with_devices, node_free, rooms
 from koord_numa.core.value_objects import ValueObject, replace
-from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.cache.node_info import NodeInfo, unread_of
 from koord_numa.engine.claims.lister import ClaimKey, ClaimLister
-from koord_numa.engine.device_moves import DeviceMove
-from koord_numa.engine.object_events import unread_of
 from koord_numa.view import Document, document
 from koord_numa.view.drawing import CacheBox, CpuHolder, Drawing, NumaBox
 from koord_numa.view.text import asked, natural, policies, short_amounts
+
+if TYPE_CHECKING:
+    from koord_numa.core.rebind.plan import RebindRequest
+    from koord_numa.engine.device_moves import DeviceMove
 
 
 class HeldClaim(ValueObject):
@@ -215,7 +216,7 @@ def _asked(demand: DeviceRequirements) -> str:
 
 
 def cluster_document(
-    entries: Iterable[Document], waiting: int, now: str, moves: Iterable[DeviceMove] = (), more: int = 0
+    entries: Iterable[Document], waiting: int, now: str, moves: Iterable["DeviceMove"] = (), more: int = 0
 ) -> Document:
     """
     Return node entries, sorted by name, their sums, and moves that gather devices.
@@ -233,7 +234,7 @@ def cluster_document(
     )
 
 
-def move_entry(move: DeviceMove) -> Document:
+def move_entry(move: "DeviceMove") -> Document:
     """Return the entry of one move that gathers free devices."""
     return {
         "pod": str(move.pod.key),
@@ -470,7 +471,7 @@ def groups_text(found: Document) -> str:
 
 
 def node_document(
-    info: NodeInfo, claims: ClaimLister, now: str, rebinds: Iterable[RebindRequest] = ()
+    info: NodeInfo, claims: ClaimLister, now: str, rebinds: Iterable["RebindRequest"] = ()
 ) -> Document | None:
     """Return the details of a node, or None without a Node object."""
     entry, seen = node_entry(info), info.candidate()
@@ -500,7 +501,7 @@ def with_claimed_cpus(seen: NodeSnapshot, claims: Iterable[HeldClaim]) -> list[H
     return sorted(found, key=lambda one: (one.cpus.bits or 1 << 4096, str(one.pod)))
 
 
-def _rebind(node: str, rebinds: Iterable[RebindRequest]) -> Document | None:
+def _rebind(node: str, rebinds: Iterable["RebindRequest"]) -> Document | None:
     """Return the newest RebindResource of the node with a plan, or None. ``done`` is true after its pods have moved."""
     planned = [one for one in rebinds if one.node == node and one.plan]
     if not planned:

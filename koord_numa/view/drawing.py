@@ -1,9 +1,9 @@
 """Drawing of one machine: sockets, NUMA nodes, caches, cores and threads as data, and as a self-contained SVG image."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from itertools import groupby
 from typing import Final
-from xml.sax.saxutils import escape
 
 from koord_numa.core.cpu_topology import Core, CpuTopology
 from koord_numa.core.cpuset import EMPTY, CpuSet
@@ -187,7 +187,7 @@ def _cpu(drawing: Drawing, cpu: int) -> _Box:
         state += f"; observed: {' and '.join(drawing.holders[at].name for at in observed) or 'free'}"
     ring = ' stroke="#ffb300" stroke-width="2"' if differs else ' stroke="#dee2e6"'
     element = (
-        f"<g><title>CPU {cpu}: {escape(state)}</title>"
+        f"<g><title>CPU {cpu}: {escape(state, quote=False)}</title>"
         f'<rect width="{CELL[0]}" height="{CELL[1]}" fill="{fill}"{ring}/>'
         f'<text x="{CELL[0] / 2:g}" y="14" text-anchor="middle" fill="{ink}" font-size="11">{cpu}</text></g>'
     )
@@ -238,10 +238,10 @@ def _row(boxes: Sequence[_Box]) -> _Box:
 
 def _text(text: str, size: int = 12, *, bold: bool = False) -> _Box:
     weight = ' font-weight="bold"' if bold else ""
-    element = f'<text y="{size + 2}" fill="#212529" font-size="{size}"{weight}>{escape(text)}</text>'
+    element = f'<text y="{size + 2}" fill="#212529" font-size="{size}"{weight}>{escape(text, quote=False)}</text>'
     # An estimate without font metrics: the average width of a letter in common sans-serif fonts is 0.56 em.
     return _Box(len(text) * size * 0.56, size + 4, [element])
 
 
 def _quoted(text: str) -> str:
-    return '"' + escape(text, {'"': "&quot;"}) + '"'
+    return '"' + escape(text, quote=False).replace('"', "&quot;") + '"'

@@ -4,8 +4,8 @@ Access of a command to its cluster as in kubectl: kubeconfig, context and namesp
 Options and their completion. Imports little, because a completion of the shell imports it on each key.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import update_wrapper
+from collections.abc import Callable, Container, Iterable, Mapping
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -88,13 +88,17 @@ class Access(ValueObject):
         except NoCredentials as error:
             raise failure(error) from error
 
-    def objects(self) -> "ClusterObjects":
-        """Return all objects that affect decisions. Raises ``click.ClickException`` with a message in one line."""
+    def objects(self, kinds: Container[str] | None = None) -> "ClusterObjects":
+        """
+        Return all objects that affect decisions, or those of some kinds.
+
+        Raises ``click.ClickException`` with a message in one line.
+        """
         from koord_numa.cli.cluster.objects import list_objects, no_right_to_list, read_files
 
         if self.files:
             return read_files(self.files)
-        found = self.ask(list_objects)
+        found = self.ask(list_objects if kinds is None else partial(list_objects, kinds=kinds))
         # On stderr, so that programs can parse the output.
         if found.unread:
             click.echo(f"Not counted: {no_right_to_list(found.unread)}", err=True)

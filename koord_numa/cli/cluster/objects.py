@@ -4,7 +4,7 @@ All objects that affect scheduling decisions, read once from the lists of a clus
 The kinds are those that the operator watches, and PriorityClasses, which the API server normally resolves on admission.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -258,14 +258,18 @@ _VERSIONS: Final[Mapping[str, tuple[Resource, ...]]] = {TOPOLOGY_KIND: TOPOLOGIE
 """Kinds with several served versions, newest first."""
 
 
-def list_objects(api: BlockingApi) -> ClusterObjects:
+COUNTED: Final = frozenset({"Node", "Pod", TOPOLOGY_KIND, DEVICE_KIND, "ResourceSlice"})
+"""Kinds that the accounts of nodes depend on."""
+
+
+def list_objects(api: BlockingApi, kinds: Container[str] = PARSERS) -> ClusterObjects:
     """
-    List all objects. Raises ``ClusterError``.
+    List the objects of these kinds. Raises ``ClusterError``.
 
     Volumes, budgets, PriorityClasses and workloads that RBAC forbids to list are omitted and reported in ``unread``.
     """
     objects = ClusterObjects()
-    for kind, found in _lists(api, objects.unread):
+    for kind, found in _lists(api, objects.unread, kinds):
         name, parse = PARSERS[kind]
         into = getattr(objects, name)
         for item in found:
@@ -279,16 +283,19 @@ def list_objects(api: BlockingApi) -> ClusterObjects:
     return objects
 
 
-def _lists(api: BlockingApi, unread: dict[Resource, str]) -> Iterator[tuple[str, list[Document]]]:
-    """Yield each kind with its objects. Kinds that RBAC forbids to list are added to ``unread``."""
-    for kind, resource in _LISTED.items():
+def _lists(
+    api: BlockingApi, unread: dict[Resource, str], kinds: Container[str] = PARSERS
+) -> Iterator[tuple[str, list[Document]]]:
+    """Yield each of these kinds with its objects. Kinds that RBAC forbids to list are added to ``unread``."""
+    for kind, resource in ((kind, resource) for kind, resource in _LISTED.items() if kind in kinds):
         try:
             yield kind, _complete(api, kind, resource, optional=resource in _OPTIONAL)
         except Forbidden as error:
             if resource in _USUAL_RIGHTS:
                 raise
             unread[resource] = str(error)
-    for kind, resources in (*_VERSIONS.items(), *((POD_GROUP_KIND, versions) for versions in POD_GROUPS.values())):
+    versioned = (*_VERSIONS.items(), *((POD_GROUP_KIND, versions) for versions in POD_GROUPS.values()))
+    for kind, resources in ((kind, resources) for kind, resources in versioned if kind in kinds):
         try:
             # Only the newest served version contains the objects.
             yield kind, next((found for it in resources if (found := _complete(api, kind, it, optional=True))), [])

@@ -95,9 +95,9 @@ def _all_entries(access: Access, scheduler: str) -> list[Document]:
         # A scheduler of an earlier version may lack fields. The objects are used then.
         if all(entry.keys() >= NODE_FIELDS for entry in found):
             return found
-    from koord_numa.cli.cluster.views import node_entries
+    from koord_numa.cli.cluster.accounts import account_entries
 
-    entries = node_entries(access.snapshot())
+    entries = account_entries(access)
     if access.files and not entries:
         raise click.ClickException("there are no nodes")
     return entries

@@ -4,19 +4,22 @@ Hints: sets of NUMA nodes that could serve a resource, as bit masks, their order
 Providers create hints, the merge chooses a hint, and policies admit pods.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
 from itertools import accumulate, combinations
 from math import comb
-from typing import Final, NamedTuple, Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from koord_numa.core.cpu_topology import MAX_NUMA, UNKNOWN_DISTANCE
 from koord_numa.core.cpuset import members
 from koord_numa.core.value_objects import ValueObject, value_object
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class Hint(NamedTuple):
@@ -99,6 +102,8 @@ def spreads(masks: Sequence[int], distances: Distances) -> list[int]:
 
 
 def _sums_by_matrix(masks: Sequence[int], distances: Distances) -> list[int]:
+    import numpy as np
+
     everything = 0
     for mask in masks:
         everything |= mask
@@ -120,7 +125,7 @@ def _sums_by_matrix(masks: Sequence[int], distances: Distances) -> list[int]:
 # A counted resource: it accepts every set of NUMA nodes whose free amounts add up to the needed amount.
 #
 # Sets are not enumerated: sixteen NUMA nodes have 65,535. Independent of policies and other resources.
-Flags = NDArray[np.bool_]
+Flags: TypeAlias = "NDArray[np.bool_]"
 
 _WIDEST_KEPT: Final = 10
 """Maximum NUMA nodes for a cached matrix of sets. A table of 8 NUMA nodes takes 20 microseconds with it and 100 without."""
@@ -177,6 +182,8 @@ class Counted:
 
     def table(self, ids: Sequence[int]) -> Flags:
         """Return whether each set is accepted. Entry s is the set of the NUMA nodes ``ids[i]`` with bit i in s. 2^len(ids) entries."""
+        import numpy as np
+
         width = len(ids)
         if 0 <= self.needed < _EXACT and width <= _WIDEST_KEPT and ids == tuple(range(width)):
             masks, members = _masks_of(width)
@@ -206,6 +213,8 @@ class Counted:
 @lru_cache(maxsize=_WIDEST_KEPT + 1)
 def _masks_of(width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return all sets of ``width`` NUMA nodes as masks, and as rows of 0 and 1."""
+    import numpy as np
+
     masks = np.arange(1 << width, dtype=np.int64)
     return masks, masks[:, None] >> np.arange(width) & 1
 
@@ -238,6 +247,8 @@ def common_masks(families: Sequence[Counted], size: int, within: int = -1) -> li
     Above ``WIDEST_TABLE`` NUMA nodes, return only the numerically smallest set, or none if ``STEPS`` branches find
     none.
     """
+    import numpy as np
+
     nodes = _shared_nodes(families) & within
     # An empty set holds nothing, and there are no sets above the number of shared NUMA nodes.
     if not 0 < size <= nodes.bit_count():
@@ -265,6 +276,8 @@ def _shared_nodes(families: Sequence[Counted]) -> int:
 # One array per machine width, at most 65,536 bytes. Entry s is the number of bits of s.
 @lru_cache(maxsize=WIDEST_TABLE + 1)
 def _sizes(bits: int) -> NDArray[np.int8]:
+    import numpy as np
+
     sizes = np.zeros(1, dtype=np.int8)
     for _ in range(bits):
         sizes = np.concatenate((sizes, sizes + np.int8(1)))

@@ -7,12 +7,11 @@ lists. Only without such a set, different sets are combined, and then only the p
 number of their combinations.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from koord_numa.core.numa.hints import (
     WIDEST_TABLE,
@@ -26,6 +25,10 @@ from koord_numa.core.numa.hints import (
     numa_ids,
 )
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 # Merged sets that are possible if one hint is taken of every resource.
 #
 # A merged set is the intersection of one set of every resource. The number of combinations is the product of the lists'
@@ -34,7 +37,7 @@ from koord_numa.core.numa.hints import (
 # with this intersection, for every set: n·2^n additions per resource, regardless of the lists' lengths. Below
 # ``NARROWEST_TABLE`` and above ``WIDEST_TABLE`` NUMA nodes, sets are intersected pair by pair, without duplicates.
 
-Counts = NDArray[np.int64]
+Counts: TypeAlias = "NDArray[np.int64]"
 
 NARROWEST_TABLE: Final = 6
 """Minimum NUMA nodes for a table instead of pairs of sets. At 4 NUMA nodes a table takes 220 microseconds and pairs take 26."""
@@ -78,6 +81,8 @@ def _by_matrix(takes: Sequence[Takes], ids: tuple[int, ...]) -> list[int] | None
 
     At 8 NUMA nodes a table takes 250 microseconds and matrices take 70.
     """
+    import numpy as np
+
     sums, signs = _matrices(len(ids))
     tables: list[Counts] = []
     for place, dimension in enumerate(takes):
@@ -94,6 +99,8 @@ def _by_matrix(takes: Sequence[Takes], ids: tuple[int, ...]) -> list[int] | None
 @lru_cache(maxsize=WIDEST_MATRIX + 1)
 def _matrices(nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the matrix that sums over supersets, and its inverse."""
+    import numpy as np
+
     sums, signs = np.ones((1, 1)), np.ones((1, 1))
     for _ in range(nodes):
         sums = np.block([[sums, np.zeros_like(sums)], [sums, sums]])
@@ -102,6 +109,8 @@ def _matrices(nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _by_table(takes: Sequence[Takes], ids: tuple[int, ...]) -> list[int]:
+    import numpy as np
+
     if takes and len(ids) <= WIDEST_MATRIX and ids == tuple(range(len(ids))):
         found_by_matrix = _by_matrix(takes, ids)
         if found_by_matrix is not None:
@@ -136,6 +145,8 @@ def _by_table(takes: Sequence[Takes], ids: tuple[int, ...]) -> list[int]:
 
 
 def _table(dimension: Takes, ids: tuple[int, ...]) -> Counts:
+    import numpy as np
+
     if isinstance(dimension, HintRule) and dimension.counted is not None:
         return dimension.counted.table(ids).astype(np.int64)
     masks = listed_masks(hints_of(dimension), mask_of(ids))

@@ -7,11 +7,10 @@ A new scorer is a function and a row here. Settings (``scoreWeights``), dry runs
 ``normalize`` converts to 0 to 100 points over all nodes that fit.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from koord_numa.core.allocation.demand import CpuUse
 from koord_numa.core.allocation.numa_offers import has_preferred_shape, workload_spread
@@ -54,7 +53,11 @@ from koord_numa.core.score.node_scores import (
 from koord_numa.core.state.inventory import Inventory, NodeSnapshot
 from koord_numa.core.value_objects import ValueObject
 
-Ints = NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Ints: TypeAlias = "NDArray[np.int64]"
 
 Score = Callable[[SchedulingRequest, NodeSnapshot, Placement, Profile], int]
 """Returns the points of a part of the score, 0 to 100."""
@@ -318,6 +321,8 @@ def preference_points(
     ask: SchedulingRequest, fitting: Sequence[NodeSnapshot], profile: Profile
 ) -> dict[str, list[int]]:
     """Return the weighted points of each preference for the nodes that fit, in their order."""
+    import numpy as np
+
     points = {}
     for row in PREFERENCES:
         # int64, one element per fitting node; ``normalize`` relies on integers to truncate as upstream.

@@ -1,12 +1,11 @@
 """Scores of nodes: allocation strategies for whole nodes and for NUMA zones, image locality, room beside devices, and normalization."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import sqrt
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from koord_numa.core.fit.zones import aligned_request
 from koord_numa.core.objects.node import Node, NodeResourceTopology, PodImages, Zone
@@ -18,7 +17,11 @@ from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList, is_nativ
 from koord_numa.core.score.least_numa_nodes import PlacedPod, score_least_numa_nodes, score_placed_by_numa_nodes
 from koord_numa.core.value_objects import ValueObject, value_field
 
-Ints = NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Ints: TypeAlias = "NDArray[np.int64]"
 
 MAX_SCORE: Final = 100
 MISSING: Final = -(1 << 40)
@@ -36,6 +39,8 @@ def most_first(raw: Ints) -> Ints:
     """
     Normalize so that the highest raw score is 100. All scores are 0 if the highest is 0 (``DefaultNormalizeScore``).
     """
+    import numpy as np
+
     highest = int(raw.max(initial=0))
     # Integer division, because DefaultNormalizeScore truncates.
     return raw * MAX_SCORE // highest if highest > 0 else np.zeros_like(raw)
@@ -54,6 +59,8 @@ def between_extremes(raw: Ints) -> Ints:
 
     All are 0 if equal (``interpodaffinity/scoring.go``).
     """
+    import numpy as np
+
     if not len(raw):
         return raw
     lowest, highest = int(raw.min()), int(raw.max())
@@ -69,6 +76,8 @@ def least_crowded(raw: Ints) -> Ints:
 
     As ``podtopologyspread/scoring.go`` with ignored nodes. All labeled nodes are 100 if no node is crowded.
     """
+    import numpy as np
+
     labelled = raw[raw != MISSING]
     if not len(labelled):
         # ``MISSING`` would be by far the lowest score and flatten the others, so it is excluded.

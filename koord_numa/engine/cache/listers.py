@@ -1,10 +1,9 @@
 """Listers of namespaces, workloads, claims and volumes, and the index of counted pods by what other pods depend on."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from cachetools import LRUCache
 
@@ -39,6 +38,9 @@ from koord_numa.core.objects.volumes import (
 from koord_numa.core.value_objects import MutableObject
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.ports import DELETED
+
+if TYPE_CHECKING:
+    from asyncio import Future
 
 # Index of counted pods by the properties that other pods depend on: affinity terms and claims.
 #
@@ -523,7 +525,7 @@ class VolumeLister:
     _failed: dict[ClaimKey, dict[str, float]] = field(
         default_factory=dict
     )  # by node, end of the pause in monotonic seconds
-    _waiters: set[asyncio.Future[None]] = field(default_factory=set)
+    _waiters: set["Future[None]"] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.claims = Lister(lambda claim: claim.key, self._changed)
@@ -601,6 +603,8 @@ class VolumeLister:
     async def change(self, seconds: float) -> None:
         """Return after the next change of any object, or after ``seconds``."""
         # One future per waiter instead of an Event: no change between two waits may be lost or be seen twice.
+        import asyncio  # noqa: PLC0415  (loaded by everything that runs a scheduler, and by no other command)
+
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:

@@ -544,3 +544,8 @@ class NodeInfo:
         """Return the ledger including these nominees. A nominee that is counted already has no reservation."""
         kept = [nominee.holding for uid, nominee in nominees.items() if uid not in self.ledger]
         return Ledger.of([*self.counted, *kept]) if kept else self.counted
+
+
+def unread_of(info: NodeInfo) -> tuple[str, ...]:
+    """Return a sentence for each key of the node's objects that is similar to a known key."""
+    return (*(info.node.unread if info.node else ()), *(info.current.unread if info.current else ()))

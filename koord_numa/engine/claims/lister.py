@@ -6,10 +6,9 @@ the response replaces it, and older watch events are ignored (assume cache of ku
 order of events.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from koord_numa.core.claims import (
     CPU_ID,
@@ -41,6 +40,9 @@ from koord_numa.core.objects.claims import (
 from koord_numa.core.objects.node import Node
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.ports import DELETED, Conflict
+
+if TYPE_CHECKING:
+    from asyncio import Future
 
 Revision = tuple[int, int]
 _Key = TypeVar("_Key", PoolId, tuple[str | None, str | None], str)
@@ -301,10 +303,12 @@ class NextChange:
     """Notification for any number of tasks: each ``tell`` wakes all tasks that wait at this moment."""
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: set[Future[None]] = set()
 
     async def wait(self) -> None:
         """Return after the next ``tell``."""
+        import asyncio  # noqa: PLC0415  (loaded by everything that runs a scheduler, and by no other command)
+
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:

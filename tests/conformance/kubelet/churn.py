@@ -18,8 +18,7 @@ from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.scheduling.filters import ScoredPlacement, evaluate
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.state.inventory import NodeSnapshot
-from koord_numa.engine.cache.cache import Cache
-from koord_numa.engine.event_handlers import ListedChanges
+from koord_numa.engine.cache.cache import Cache, ListedChanges
 from koord_numa.ports import DELETED
 from koord_numa.wire.nodes import parse_node
 from koord_numa.wire.pods import parse_pod
