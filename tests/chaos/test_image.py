@@ -48,7 +48,7 @@ def install(packages: Path) -> None:
             if ".." not in file.parts and source.is_file():
                 target = packages / file
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(source, target)
+                shutil.copy2(source, target)  # with its time, so that its byte code stays valid
     shutil.copytree(SOURCE, packages / "koord_numa")
 
 
