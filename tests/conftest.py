@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import tables
 from tests.rights import Witness
 
 # Images of Python often set this variable. Each worker would then compile all tests, and each process the whole package.
@@ -44,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if "TMPDIR" not in os.environ and os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free >= ENOUGH:
         os.environ["TMPDIR"] = tempfile.tempdir = str(IN_MEMORY)
     config.pluginmanager.register(Witness())
+    tables.only[:] = config.getoption("--row")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,6 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--stories", type=int, default=300, help="random stories of late events and preemption")
     parser.addoption("--shapes", type=int, default=240, help="pods of ever new shapes in the test of growth")
+    parser.addoption("--row", action="append", default=[], help="only rows of tables with this text in their name")
     parser.addoption("--lifecycles", type=int, default=1000, help="pods that come and go in the tests of growth")
 
 

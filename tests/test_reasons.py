@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from koord_numa.core.allocation.allocate import AllocateOptions, WithoutTopology
 from koord_numa.core.claims.cpus import CpuSite
 from koord_numa.core.claims.device_hints import ClaimDevices
@@ -57,6 +55,7 @@ from tests.core.allocation import nodes
 from tests.core.allocation.nodes import GI, held, pod
 from tests.core.claims.worlds import device, published
 from tests.core.devices.rack import request
+from tests.tables import each_row
 
 LSR = QosClass.LSR
 PLAIN = pod(1000, GI)
@@ -234,7 +233,7 @@ SITUATIONS: dict[Reason, Situation] = {
 }
 
 
-@pytest.mark.parametrize("reason", list(Reason), ids=lambda reason: reason.value)
+@each_row("reason", list(Reason), ids=lambda reason: reason.value)
 def test_every_reason_is_given(reason: Reason) -> None:
     answer = SITUATIONS[reason]()
     assert isinstance(answer, Rejection), answer

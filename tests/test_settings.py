@@ -16,6 +16,7 @@ from koord_numa.settings import (
     SettingsError,
     load_settings,
 )
+from tests.tables import each_row
 
 WHOLE = """
 apiVersion: koord-numa.io/v1alpha1
@@ -74,7 +75,7 @@ def test_every_field_is_read_by_its_documented_name(tmp_path: Path) -> None:
     assert (settings.lease.namespace, settings.profile("default-scheduler")) == ("numa", None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         pytest.param(

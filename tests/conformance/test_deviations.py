@@ -4,10 +4,9 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-import pytest
-
 from tests.conformance.deviations import DOCUMENT, documented
 from tests.conformance.vectors import REPOSITORY, Oracle
+from tests.tables import each_row
 
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 HERE = Path(__file__).parent
@@ -23,7 +22,7 @@ def rows() -> list[str]:
     return [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row.split("`")[1])
+@each_row("row", rows(), ids=lambda row: row.split("`")[1])
 def test_every_row_names_a_test_that_exists(row: str) -> None:
     named = TEST.findall(row.rsplit("|", 2)[1])
     assert named, "the last column names no test"
@@ -36,7 +35,7 @@ def test_every_row_has_its_own_name() -> None:
     assert len(rows()) == len(documented())
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS)
+@each_row("adapter", ADAPTERS)
 def test_every_excuse_has_a_row(adapter: str) -> None:
     oracle = import_module(f"tests.conformance.{adapter}").ORACLE
     assert isinstance(oracle, Oracle)

@@ -16,6 +16,7 @@ from koord_numa.core.explain import (
     needs_text,
 )
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
+from tests.tables import each_row
 
 GI = 2**30
 
@@ -118,7 +119,7 @@ def test_one_node(rejection: Rejection, text: str) -> None:
     assert describe(rejection) == text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("resource", "amount", "there", "needed"),
     [
         ("cpu", 1000, "1 CPU", "1 CPU"),

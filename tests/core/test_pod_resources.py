@@ -6,6 +6,7 @@ from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeQos
 from koord_numa.core.pod_resources import effective_limits, effective_requests, is_limited, kube_qos
 from koord_numa.core.resources import ResourceList
+from tests.tables import each_row
 
 APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR
 
@@ -69,7 +70,7 @@ def test_effective_limits(pod: PodRequest, limits: ResourceList, limited: bool) 
 FULL = {"cpu": 1000, "memory": 1}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pod", "qos"),
     [
         pytest.param(PodRequest(), KubeQos.BEST_EFFORT, id="no-containers"),

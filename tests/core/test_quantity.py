@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.resources import amount, format_amount, parse_quantity, supply
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "value"),
     [
         pytest.param("0", Fraction(0), id="zero"),
@@ -36,7 +37,7 @@ def test_parse(text: str | int | float, value: Fraction) -> None:
     assert parse_quantity(text) == value
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["", "1 Gi", "Gi", "1gi", "1KI", "1e", "1e999", "0x10", "1_000", ".", "1.2.3", "NaN", "\u0661", True, None, [1]],
 )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.test_manifests import CHART, DEPLOY, rendered
+from tests.tables import each_row
 
 ALL_PARTS: dict[str, Any] = {
     "admissionPolicy": {"enabled": True},
@@ -58,7 +59,7 @@ WRONG_VALUES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("values", "path"), WRONG_VALUES.values(), ids=WRONG_VALUES.keys())
+@each_row(("values", "path"), WRONG_VALUES.values(), ids=WRONG_VALUES.keys())
 def test_values_that_the_server_rejects_are_rejected_by_chart(values: dict[str, Any], path: str) -> None:
     helm = pytest.importorskip("helm_python", reason="Helm's library is not installed on this platform")
     with pytest.raises(helm.HelmError, match=path):

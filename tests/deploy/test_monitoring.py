@@ -15,6 +15,7 @@ from tests.app.test_metrics import NODES, scrape
 from tests.cluster.objects import until
 from tests.e2e.world import pinned, world
 from tests.operator.operating import operating
+from tests.tables import each_row
 
 ROOT: Final = Path(__file__).parents[2]
 MONITORING: Final = ROOT / "deploy" / "monitoring"
@@ -48,7 +49,7 @@ def documented() -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize(("where", "query"), [pytest.param(*each, id=each[0]) for each in queries()])
+@each_row(("where", "query"), [pytest.param(*each, id=each[0]) for each in queries()])
 def test_queries_ask_for_series_and_labels_that_exist(where: str, query: str) -> None:
     known = documented()
     series = SERIES.findall(query)

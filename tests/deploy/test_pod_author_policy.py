@@ -13,6 +13,7 @@ from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.resources import amount
 from koord_numa.wire.pods import parse_pod
 from tests.deploy.test_manifests import CHART, rendered
+from tests.tables import each_row
 
 celpy = pytest.importorskip("celpy", reason="the CEL library is not installed on this platform")
 
@@ -151,13 +152,13 @@ REFUSED: dict[str, tuple[Json, str]] = {
 }
 
 
-@pytest.mark.parametrize("created", ACCEPTED.values(), ids=ACCEPTED)
+@each_row("created", ACCEPTED.values(), ids=ACCEPTED)
 def test_what_the_scheduler_can_serve_is_admitted(created: Json) -> None:
     assert complaints(created) == []
     assert not _refused_by_the_scheduler(created)
 
 
-@pytest.mark.parametrize(("created", "message"), REFUSED.values(), ids=REFUSED)
+@each_row(("created", "message"), REFUSED.values(), ids=REFUSED)
 def test_impossible_pods_are_denied_with_a_sentence(created: Json, message: str) -> None:
     found = complaints(created)
     assert len(found) == 1
@@ -165,7 +166,7 @@ def test_impossible_pods_are_denied_with_a_sentence(created: Json, message: str)
     assert _refused_by_the_scheduler(created)
 
 
-@pytest.mark.parametrize("created", [each for each, _ in REFUSED.values()], ids=REFUSED)
+@each_row("created", [each for each, _ in REFUSED.values()], ids=REFUSED)
 def test_pods_of_other_schedulers_are_none_of_its_business(created: Json) -> None:
     other = deepcopy(created)
     other["spec"]["schedulerName"] = "default-scheduler"

@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
 from koord_numa.settings import Settings, load_settings
 from koord_numa.wire import names
+from tests.tables import each_row
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -40,7 +40,7 @@ def test_every_setting_and_value_is_documented() -> None:
     assert sorted(word for word in words - of_pods if not re.search(rf"\b{word}\b", text)) == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@each_row("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_to_files(document: Path) -> None:
     missing = [target for target in LINK.findall(document.read_text()) if not (document.parent / target).exists()]
     assert not missing

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import pytest
+from tests.tables import each_row
 
 ROOT: Final = Path(__file__).parents[2]
 DOCUMENT: Final = ROOT / "docs" / "failure-modes.md"
@@ -51,7 +51,7 @@ def test_the_tables_have_every_failure() -> None:
     assert {len(row.cells) for row in rows()} == {3, 4}
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row.tests[0].partition("::")[2])
+@each_row("row", rows(), ids=lambda row: row.tests[0].partition("::")[2])
 def test_every_mode_is_injected_by_a_test(row: Row) -> None:
     for test in row.tests:
         path, _, name = test.partition("::")

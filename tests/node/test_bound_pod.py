@@ -5,6 +5,7 @@ from typing import Any, Final
 import pytest
 
 from koord_numa.node.pods import bound_pod
+from tests.tables import each_row
 
 WHOLE: Final = {"name": "c", "resources": {"limits": {"cpu": "2", "memory": "1Gi"}}}
 PART: Final = {"name": "p", "resources": {"limits": {"cpu": "1500m", "memory": "1Gi"}}}
@@ -40,7 +41,7 @@ PINNED: Final[dict[str, tuple[dict[str, Any], set[str]]]] = {
 }
 
 
-@pytest.mark.parametrize(("obj", "names"), PINNED.values(), ids=PINNED.keys())
+@each_row(("obj", "names"), PINNED.values(), ids=PINNED.keys())
 def test_containers_that_get_cpus_of_their_own(obj: dict[str, Any], names: set[str]) -> None:
     assert bound_pod(obj).pinned == names
 

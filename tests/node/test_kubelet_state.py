@@ -31,6 +31,7 @@ from koord_numa.node.kubelet_state import (
 from koord_numa.node.podresources import HeldResources, PodHoldings, PodResources
 from koord_numa.node.pods import BoundPod
 from koord_numa.node.sysfs import Host, HostCpu, HostNuma
+from tests.tables import each_row
 
 GIB: Final = 2**30
 HOST: Final = Host(
@@ -193,7 +194,7 @@ CONTRADICTIONS: Final[dict[str, tuple[Callable[[], KubeletCheckpoint], str]]] = 
 }
 
 
-@pytest.mark.parametrize(("read", "text"), CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
+@each_row(("read", "text"), CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
 def test_sources_that_contradict_each_other(read: Callable[[], KubeletCheckpoint], text: str) -> None:
     with pytest.raises(Contradiction, match=text):
         read()

@@ -13,6 +13,7 @@ from rich.tree import Tree
 from koord_numa.cli.logs import TextFormatter
 from koord_numa.cli.render.tables import Columns, PrintableConsole
 from koord_numa.view.printable import REPLACEMENT, printable
+from tests.tables import each_row
 
 HOSTILE = {
     "clear screen": "p\x1b[2J",
@@ -29,7 +30,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+@each_row("text", HOSTILE.values(), ids=HOSTILE)
 def test_harmful_characters_are_replaced(text: str) -> None:
     shown = printable(text)
     assert REPLACEMENT in shown
@@ -48,7 +49,7 @@ def test_nothing_but_line_feeds_and_tabs_moves_the_cursor(text: str) -> None:
     assert not {"\x1b", "\x9b", "\u202e", "\r"} & set(printable(text))
 
 
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+@each_row("text", HOSTILE.values(), ids=HOSTILE)
 def test_tables_trees_and_texts_of_the_console_are_printable(text: str) -> None:
     table, tree = Table("name"), Tree(text)
     table.add_row(text)
@@ -66,7 +67,7 @@ def test_tables_trees_and_texts_of_the_console_are_printable(text: str) -> None:
         assert printable(file.getvalue()) == file.getvalue()
 
 
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+@each_row("text", HOSTILE.values(), ids=HOSTILE)
 def test_log_lines_are_printable(text: str) -> None:
     record = logging.LogRecord("koord_numa", logging.WARNING, __file__, 1, "pod %s", (text,), None)
     record.pod = text

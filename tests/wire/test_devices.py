@@ -24,6 +24,7 @@ from koord_numa.wire.devices import device_allocated, device_grants, parse_devic
 from koord_numa.wire.errors import FieldPath, WireError
 from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.raw_json import UnreadObject
+from tests.tables import each_row
 
 GPU = {
     "type": "gpu",
@@ -107,7 +108,7 @@ def test_tolerant(changes: dict[str, Any], expected: NodeDevice) -> None:
     assert (found.problem, found.devices) == ("", (expected,))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("obj", "problem"),
     [
         (device({**GPU, "type": ""}), "spec.devices.type: is missing"),
@@ -174,7 +175,7 @@ def pod(**annotations: str) -> dict[str, Any]:
 SELECTOR = LabelSelector((Requirement("type", Operator.IN, ("fast",)),))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("annotations", "expected"),
     [
         ({}, DeviceSpec()),
@@ -225,7 +226,7 @@ def test_demands_of_a_pod(annotations: dict[str, str], expected: DeviceSpec) -> 
     assert (found.problem, found.request.devices) == ("", expected)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("annotations", "problem"),
     [
         ({"device_allocate_hint": "["}, "is not JSON"),

@@ -16,6 +16,7 @@ from koord_numa.core.gangs.model import (
 )
 from koord_numa.wire.gangs import names_gang, parse_pod_group
 from koord_numa.wire.pods import parse_pod
+from tests.tables import each_row
 
 KUBERNETES, KOORDINATOR, PLUGINS = Dialect
 ANNOTATION, POD_GROUP = "gang.scheduling.koordinator.sh/", "pod-group.scheduling.sigs.k8s.io"
@@ -103,7 +104,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], dict[str, str], dict[str, str], 
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "labels", "annotations", "why"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+@each_row(("spec", "labels", "annotations", "why"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_what_contradicts_itself_has_a_reason(
     spec: dict[str, Any], labels: dict[str, str], annotations: dict[str, str], why: str
 ) -> None:

@@ -13,6 +13,7 @@ from koord_numa.wire import WireError, parse_node, parse_pod, parse_rebind, pars
 from koord_numa.wire.devices import parse_devices
 from koord_numa.wire.volumes import parse_claim, parse_storage_class, parse_volume
 from koord_numa.wire.workloads import parse_budget, parse_namespace
+from tests.tables import each_row
 from tests.wire.objects import KOORDINATOR_NRT, KUBELET_NRT, NODE, POD, REBIND, annotated, changed
 
 Parse = Callable[[Mapping[str, Any]], Any]
@@ -148,23 +149,23 @@ def answers(parse: Parse, obj: Any) -> None:
     problem.encode()
 
 
-@pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE.keys())
-@pytest.mark.parametrize(("parse", "obj"), SUBJECTS.values(), ids=SUBJECTS.keys())
+@each_row("value", HOSTILE.values(), ids=HOSTILE.keys())
+@each_row(("parse", "obj"), SUBJECTS.values(), ids=SUBJECTS.keys())
 def test_any_value_anywhere(parse: Parse, obj: dict[str, Any], value: Any) -> None:
     for path in paths(obj):
         answers(parse, changed(obj, path, value))
 
 
-@pytest.mark.parametrize("text", HOSTILE_TEXTS.values(), ids=HOSTILE_TEXTS.keys())
-@pytest.mark.parametrize(("parse", "obj"), [*SUBJECTS.values()][:5], ids=[*SUBJECTS][:5])
+@each_row("text", HOSTILE_TEXTS.values(), ids=HOSTILE_TEXTS.keys())
+@each_row(("parse", "obj"), [*SUBJECTS.values()][:5], ids=[*SUBJECTS][:5])
 def test_any_text_in_any_annotation(parse: Parse, obj: dict[str, Any], text: str) -> None:
     known = {**NODE["metadata"]["annotations"], **KOORDINATOR_NRT["metadata"]["annotations"]}
     for name in (*known, *ANNOTATIONS):
         answers(parse, annotated(obj, name, text))
 
 
-@pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE.keys())
-@pytest.mark.parametrize("parse", [parse for parse, _ in SUBJECTS.values()], ids=SUBJECTS.keys())
+@each_row("value", HOSTILE.values(), ids=HOSTILE.keys())
+@each_row("parse", [parse for parse, _ in SUBJECTS.values()], ids=SUBJECTS.keys())
 def test_no_object_at_all(parse: Parse, value: Any) -> None:
     with pytest.raises(WireError):
         parse(value)

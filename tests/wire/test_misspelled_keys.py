@@ -7,6 +7,7 @@ import pytest
 
 from koord_numa.wire import names, parse_node, parse_pod, parse_topology
 from tests.cluster.objects import pod_document
+from tests.tables import each_row
 from tests.wire.objects import KUBELET_NRT, NODE, annotated, changed
 
 NUMA_SPEC: Final = names.NUMA_TOPOLOGY_SPEC
@@ -53,14 +54,14 @@ def identified(obj: Any) -> Any:
     return obj
 
 
-@pytest.mark.parametrize(("kind", "key", "value", "meant"), MISSPELLED.values(), ids=MISSPELLED)
+@each_row(("kind", "key", "value", "meant"), MISSPELLED.values(), ids=MISSPELLED)
 def test_a_pod_with_a_misspelled_demand_is_told_the_right_key(kind: str, key: str, value: str, meant: str) -> None:
     problem = parse_pod(pod(kind, {key: value})).problem
     assert f"{kind[:-1]} {key} is not read; use the " in problem
     assert problem.endswith(meant)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "key", "value"),
     [
         pytest.param("labels", "qos-class", "gold", id="users-own-qos"),
@@ -122,7 +123,7 @@ def test_members_match_without_regard_to_case_and_null_is_absent() -> None:
     assert parse_pod(pod("annotations", texts)).problem == ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "key", "value", "told"),
     [
         ("labels", "node.koordinator.sh/numa-topology-polcy", "Restricted", f"label {names.NODE_NUMA_POLICY}"),

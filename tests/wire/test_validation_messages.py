@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from koord_numa.core.value_objects import value_field
 from koord_numa.wire.errors import FieldPath, WireError, sentence_of
 from koord_numa.wire.parsing import Count, GoJson, Quantity, Strict, Weight, read
+from tests.tables import each_row
 
 
 class Colour(Enum):
@@ -115,7 +116,7 @@ MISTAKES_IN_FILES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "message"),
     [*MISTAKES.values(), *MISTAKES_IN_OBJECTS.values()],
     ids=[*MISTAKES, *MISTAKES_IN_OBJECTS],

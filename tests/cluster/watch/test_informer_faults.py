@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, cast
 
-import pytest
-
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.informer import Informer
 from koord_numa.cluster.lister import ListedKind
@@ -14,6 +12,7 @@ from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from koord_numa.wire.errors import FieldPath
 from tests.cluster.objects import pod, until
 from tests.cluster.watch.watched import QUICK, Picture, delete, mirror_of, seen
+from tests.tables import each_row
 
 
 async def test_a_relist_after_410_drops_what_vanished_meanwhile(server: ApiServer, api: Api) -> None:
@@ -31,8 +30,8 @@ async def test_a_relist_after_410_drops_what_vanished_meanwhile(server: ApiServe
         assert (watched.picture.lists, watched.picture.syncs, watched.informer.problem) == (2, 1, "")
 
 
-@pytest.mark.parametrize("metadata", [None, 5, "x", [], {"resourceVersion": 7, "name": []}])
-@pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "UNHEARD-OF", None])
+@each_row("metadata", [None, 5, "x", [], {"resourceVersion": 7, "name": []}])
+@each_row("kind", ["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "UNHEARD-OF", None])
 def test_events_of_any_shape_are_left_out(kind: str | None, metadata: object) -> None:
     picture = Picture()
     informer = Informer(cast("Api", None), ListedKind(PODS, read), picture)

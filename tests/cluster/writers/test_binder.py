@@ -12,6 +12,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.ports import Conflict, Forbidden, Gone, Invalid, Unavailable, UnknownOutcome
 from koord_numa.sandbox.apiserver import ApiServer, DeleteOptions, Effect, Fault
 from tests.cluster.objects import JsonObject, node, pod
+from tests.tables import each_row
 
 STATUS = "scheduling.koordinator.sh/resource-status"
 
@@ -178,7 +179,7 @@ async def _deletes_only_the_pod_that_was_meant(server: ApiServer, binder: ApiBin
     assert server.store.find("pods", "a", "default") is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "valid"),
     [
         (STATUS, True),

@@ -33,9 +33,10 @@ from tests.core.allocation.nodes import (
     place,
     pod,
 )
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("request_", "where", "options", "expected"),
     [
         pytest.param(

@@ -23,9 +23,10 @@ from tests.core.allocation.nodes import (
     place,
     pod,
 )
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("request_", "where", "reason", "message", "resolvable"),
     [
         pytest.param(
@@ -122,8 +123,8 @@ def test_refused(request_: PodRequest, where: Inventory, reason: Reason, message
 POLICIES = (NumaPolicy.NONE, BEST_EFFORT, RESTRICTED, SINGLE)
 
 
-@pytest.mark.parametrize("of_node", POLICIES)
-@pytest.mark.parametrize("of_pod", POLICIES)
+@each_row("of_node", POLICIES)
+@each_row("of_pod", POLICIES)
 def test_policies_of_pod_and_node(of_pod: NumaPolicy, of_node: NumaPolicy) -> None:
     """The 4x4 matrix of the pod-level NUMA policy proposal: alike, or one of them says nothing."""
     answer = place(pod(1500, numa=of_pod, limit=1600), node(policy=of_node))

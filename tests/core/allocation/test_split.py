@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.allocation.numa_offers import split
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("amount", "free", "unit", "shares"),
     [
         pytest.param(0, (5,), 1, (0,), id="nothing"),

@@ -25,6 +25,7 @@ from koord_numa.core.cel.values import (
 from koord_numa.core.claims.inventory import Device
 from koord_numa.core.claims.pools import SELECTOR_LIMITS, SelectorBudget, Selectors
 from koord_numa.core.objects.claims import DeviceId
+from tests.tables import each_row
 
 DEVICE = CelDevice("gpu.example.com", attributes=MapValue({"d": MapValue({"a": "x" * 64, "n": 1})}))
 
@@ -92,7 +93,7 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("source", BOMBS.values(), ids=BOMBS)
+@each_row("source", BOMBS.values(), ids=BOMBS)
 def test_expensive_expressions_end_at_a_limit(source: str) -> None:
     assert len(source) <= 10 * 1024, "the API server refuses longer texts"
     program = compile_selector(source)
@@ -100,7 +101,7 @@ def test_expensive_expressions_end_at_a_limit(source: str) -> None:
         program.run(DEVICE)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source",
     [
         "lists.range(20000).sortBy(x, -x)[0] == 19999",

@@ -13,6 +13,7 @@ from koord_numa.core.cel.values import (
     Unreadable,
     parse_semver,
 )
+from tests.tables import each_row
 
 GPU = CelDevice(
     "gpu.example.com",
@@ -29,7 +30,7 @@ GPU = CelDevice(
 A = 'device.attributes["gpu.example.com"]'
 
 
-@pytest.mark.parametrize(
+@each_row(
     "expression",
     [
         f'{A}.model == "H100" && {A}.index % 2 == 0',
@@ -84,7 +85,7 @@ def test_a_decisive_operand_absorbs_errors_on_either_side(position: str) -> None
     assert not compile_selector(inverse).matches(GPU)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "expression",
     [
         "", "1", "device", "device.nosuch", "nosuch", "device.driver = 1", "((1)", '"a" == 1', "1 + 1.0 == 2.0", '[1, "a"].size() == 2',
@@ -191,7 +192,7 @@ LISTS = CelDevice(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("attribute", "wanted", "expected"),
     [
         ("flags", "true", True),

@@ -6,6 +6,7 @@ from koord_numa.core.claims.cpus import unequal_cpus
 from koord_numa.core.objects.claims import Allocation, DeviceId, DeviceResult
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import ContainerKind
+from tests.tables import each_row
 
 
 def group(name: str, cpus: int) -> DeviceResult:
@@ -25,7 +26,7 @@ TWO = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("cpu", "claims", "claimed"),
     [
         pytest.param(6000, (("cpus", ""),), None, id="equal"),

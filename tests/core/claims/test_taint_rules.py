@@ -11,6 +11,7 @@ from koord_numa.core.objects.claims import DeviceTaint
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.resource_slices import parse_taint_rule
 from tests.core.claims.worlds import device, published
+from tests.tables import each_row
 
 OWN = {"key": "own", "effect": "NoSchedule"}
 GPUS = published("gpu", [device("a", taints=[OWN]), device("b")], pool="p")
@@ -24,7 +25,7 @@ def rule(selector: Any, name: str = "r", effect: str = "NoExecute") -> Any:
     return {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceTaintRule", "metadata": {"name": name}, "spec": spec}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("selector", "tainted"),
     [
         (None, []),

@@ -12,13 +12,14 @@ from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy
 from koord_numa.core.value_objects import replace
 from tests.machines import machine
 from tests.strategies import asks, cpusets_of, machines, occupancies
+from tests.tables import each_row
 
 FULL, SPREAD = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS
 MOST, LEAST = NumaAllocateStrategy.MOST_ALLOCATED, NumaAllocateStrategy.LEAST_ALLOCATED
 PCPU, NUMA, UNUSED = CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LEVEL, CpuExclusivePolicy.NONE
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("shorthand", "taken", "bind", "count", "most", "least"),
     [
         pytest.param("1x1x4x2", "0-1", FULL, 2, "2-3", "2-3", id="the-next-core"),

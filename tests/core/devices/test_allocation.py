@@ -18,6 +18,7 @@ from koord_numa.core.objects.devices import (
     TopologyScope,
 )
 from tests.core.devices.rack import EIGHT, choose, inventory, provider, request
+from tests.tables import each_row
 
 NO_GPU = "Insufficient gpu devices"
 NO_NIC = "Insufficient rdma devices"
@@ -38,7 +39,7 @@ def hinted(kind: str, **fields: Any) -> DeviceSpec:
     return DeviceSpec(hints=((kind, DeviceHint(**fields)),))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("amounts", "pods", "expected"),
     [
         ({"gpu": 100}, (), "gpu0"),
@@ -88,7 +89,7 @@ def test_default_order(amounts: dict[str, int], pods: tuple[str, ...], expected:
     assert choose(request(amounts), inventory(), *pods) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gpus", "amounts", "pods", "expected"),
     [
         ("0a! 0a", {"gpu": 100}, (), "gpu1"),
@@ -114,7 +115,7 @@ def test_unhealthy_vanished_and_unlocated(
 EVEN = labelled("model", "even")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("amounts", "spec", "pods", "expected"),
     [
         ({"gpu": 200}, hinted("gpu", selector=EVEN), (), "gpu0 gpu2"),
@@ -187,7 +188,7 @@ def test_no_virtual_functions(selector: LabelSelector, pods: tuple[str, ...]) ->
 PCIE, NUMA, NODE, DEVICE = TopologyScope.PCIE, TopologyScope.NUMA_NODE, TopologyScope.NODE, TopologyScope.DEVICE
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("scope", "amounts", "pods", "expected"),
     [
         (PCIE, {"gpu": 200}, (), "gpu0 gpu1"),
@@ -240,7 +241,7 @@ RESTRICTED = DeviceSpec(partition=PartitionSpec(PartitionPolicy.RESTRICTED))
 BEST_EFFORT = DeviceSpec(partition=PartitionSpec())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("labels", "spec", "amounts", "pods", "expected"),
     [
         (H100, BEST_EFFORT, {"gpu": 100}, (), "gpu0"),
@@ -313,7 +314,7 @@ def wants(policy: PartitionPolicy, bandwidth: int | None = None) -> DeviceSpec:
 BE, RE = PartitionPolicy.BEST_EFFORT, PartitionPolicy.RESTRICTED
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "pods", "expected"),
     [
         # The highest allocation score first; of equal ones the bin-pack, then the lowest minors.
@@ -363,7 +364,7 @@ NEAR = DeviceSpec(joint=("gpu", "rdma"))
 NICS_FIRST = DeviceSpec(joint=("rdma", "gpu"), same_pcie=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "amounts", "pods", "expected"),
     [
         (SAME, {"gpu": 100, "rdma": 1}, (), "gpu0 rdma0"),
@@ -401,7 +402,7 @@ def test_joint_allocation(spec: DeviceSpec, amounts: dict[str, int], pods: tuple
     assert choose(request(amounts, spec), inventory(), *pods) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "there", "amounts", "pods", "expected"),
     [
         # More than two types.
@@ -463,7 +464,7 @@ def test_joint_allocation_of_other_machines(
     assert choose(request(amounts, spec), there, *pods) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gpus", "numa", "amounts", "pods", "expected"),
     [
         (EIGHT, 0b01, {"gpu": 100}, (), "gpu0"),

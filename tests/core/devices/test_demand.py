@@ -6,6 +6,7 @@ from koord_numa.core.devices import DeviceDemand, device_demand
 from koord_numa.core.objects.devices import AllocateStrategy, DeviceExclusive, DeviceHint, DeviceSpec, TopologyScope
 from koord_numa.core.objects.request import PodRequest
 from tests.core.devices.rack import GIB, request
+from tests.tables import each_row
 
 ALL = AllocateStrategy.APPLY_FOR_ALL
 COUNT = AllocateStrategy.REQUESTS_AS_COUNT
@@ -26,7 +27,7 @@ def shown(pod: PodRequest) -> str:
 WHOLE = "gpu of gpu-core 100, gpu-memory-ratio 100"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("amounts", "expected"),
     [
         ({"cpu": 1000}, ""),
@@ -71,7 +72,7 @@ def test_normal_form(amounts: dict[str, int], expected: str) -> None:
     assert shown(request(amounts)) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("amounts", "hint", "expected"),
     [
         ({"rdma": 3}, DeviceHint(strategy=COUNT), "3 rdma part of rdma 1"),
@@ -100,7 +101,7 @@ UNIT = "a percentage above 100 must be a multiple of 100"
 TOGETHER = "these resources cannot be combined"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("amounts", "expected"),
     [
         ({"gpu": 150}, f"invalid resource unit koordinator.sh/gpu: 150: {UNIT}"),

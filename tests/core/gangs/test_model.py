@@ -2,8 +2,6 @@
 
 from itertools import product
 
-import pytest
-
 from koord_numa.core.gangs.model import (
     Dialect,
     GangCounts,
@@ -15,6 +13,7 @@ from koord_numa.core.gangs.model import (
     missing,
     wait_for_members,
 )
+from tests.tables import each_row
 
 ONLY, RUNNING, ONCE = MatchPolicy.ONLY_WAITING, MatchPolicy.WAITING_AND_RUNNING, MatchPolicy.ONCE_SATISFIED
 A, B, C = (GangKey(Dialect.KOORDINATOR, "default", name) for name in "abc")
@@ -38,7 +37,7 @@ MISSING = {  # of a gang of four, by situation: what each policy demands
 WAITS = {("one is missing", policy) for policy in MatchPolicy} | {("a member too many", ONLY)}
 
 
-@pytest.mark.parametrize(("mode", "policy", "situation"), list(product(GangMode, MatchPolicy, SITUATIONS)))
+@each_row(("mode", "policy", "situation"), list(product(GangMode, MatchPolicy, SITUATIONS)))
 def test_modes_and_match_policies(mode: GangMode, policy: MatchPolicy, situation: str) -> None:
     spec, counts = GangSpec(4, match_policy=policy, mode=mode), SITUATIONS[situation]
     assert missing(spec, counts) == MISSING[situation][policy]
@@ -57,7 +56,7 @@ def test_the_sentence_counts_members() -> None:
 BOTH = ("default/a", "default/b")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("specs", "keys", "why"),
     [
         ({A: GangSpec(2)}, (A,), ""),

@@ -13,6 +13,7 @@ from koord_numa.core.numa.policies import NumaExclusivity, NumaOccupancy
 from koord_numa.core.objects.vocabulary import NumaExclusive
 from tests.core.numa import random_hints
 from tests.core.numa.enumeration import koordinator_merge, kubelet_merge
+from tests.tables import each_row
 
 FOUR = 0b1111
 
@@ -21,7 +22,7 @@ def hints(*masks: int, preferred: bool = True) -> list[Hint]:
     return [Hint(mask, preferred) for mask in masks]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("lists", "expected"),
     [
         pytest.param([], Hint(FOUR, True), id="no provider"),

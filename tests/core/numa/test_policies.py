@@ -9,6 +9,7 @@ from koord_numa.core.numa.policies import Decision, NumaExclusivity, NumaOccupan
 from koord_numa.core.objects.vocabulary import KubeletPolicy, NumaExclusive, NumaPolicy
 from tests.core.numa import random_hints
 from tests.core.numa.kubelet_decisions import decide_kubelet
+from tests.tables import each_row
 
 ALL = 0b11
 YES_0, YES_1, YES_BOTH = Hint(0b01, True), Hint(0b10, True), Hint(0b11, True)
@@ -36,8 +37,8 @@ COLUMNS = [
 ]
 
 
-@pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
-@pytest.mark.parametrize(("column", "kubelet", "koordinator"), COLUMNS)
+@each_row("row", TABLE, ids=[row[0] for row in TABLE])
+@each_row(("column", "kubelet", "koordinator"), COLUMNS)
 def test_verdicts(
     row: tuple[str, list[Answer], Hint, Hint | None, Hint | None],
     column: int,
@@ -51,7 +52,7 @@ def test_verdicts(
     assert decide_koordinator(koordinator, answers, ALL).admitted == decided.admitted
 
 
-@pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
+@each_row("row", TABLE, ids=[row[0] for row in TABLE])
 def test_no_policy_asks_no_provider(row: tuple[str, list[Answer], object, object, object]) -> None:
     expected = Decision(NONE, admitted=True)
     assert decide_kubelet(KubeletPolicy.NONE, row[1], ALL) == expected

@@ -15,6 +15,7 @@ from koord_numa.core.preempt.groups import GroupCandidate, GroupEvictions, Preem
 from koord_numa.core.preempt.victims import select_victims_on_node, still_right
 from koord_numa.core.value_objects import replace
 from tests.core.preempt.preemption_nodes import ask, budget, kubelet_site, owned_site, request, running, terms
+from tests.tables import each_row
 
 GANG = GangKey(Dialect.KUBERNETES, "default", "gang")
 Cluster = dict[str, PreemptionNode]
@@ -100,7 +101,7 @@ SITUATIONS = {
 }
 
 
-@pytest.mark.parametrize(("nodes", "sizes", "gone"), list(SITUATIONS.values()), ids=list(SITUATIONS))
+@each_row(("nodes", "sizes", "gone"), list(SITUATIONS.values()), ids=list(SITUATIONS))
 def test_victims(nodes: Cluster, sizes: tuple[int, ...], gone: list[str] | None) -> None:
     assert victims(nodes, sizes) == gone
 

@@ -14,6 +14,7 @@ from koord_numa.core.scheduling.filters import ScoredPlacement
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
 from koord_numa.core.state.inventory import NodeSnapshot
 from tests.core.preempt.preemption_nodes import UNEVEN, ask, barred, budget, nominee, owned_site, running, terms
+from tests.tables import each_row
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@each_row("case", CASES.values(), ids=CASES.keys())
 def test_who_has_to_go(case: Case) -> None:
     found = select_victims_on_node(case.wants, case.site, case.terms)
     assert (None if found is None else tuple(pod.key.name for pod in found.victims)) == case.victims

@@ -8,6 +8,7 @@ from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.place_pod import choose_cpus, exclusive_neighbours, over, place, useful
 from tests.core.rebind.nodes import FULL, SPREAD, layout, pinned
 from tests.machines import machine
+from tests.tables import each_row
 
 SMT, WIDE = "1x2x4x2", "1x1x3x4"
 """CPUs 0-7 and 8-15 in cores of two; CPUs 0-11 in cores of four."""
@@ -37,7 +38,7 @@ SEATS = [
 ]
 
 
-@pytest.mark.parametrize(("node", "free", "count", "away", "found"), SEATS)
+@each_row(("node", "free", "count", "away", "found"), SEATS)
 def test_seat(node: NodeLayout, free: str, count: int, away: str, found: str | None) -> None:
     bits = choose_cpus(node, 0, CpuSet.parse(free).bits, {0: count}, CpuSet.parse(away).bits)
     assert (None if bits is None else str(CpuSet(bits))) == found

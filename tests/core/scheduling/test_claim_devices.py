@@ -27,6 +27,7 @@ from tests.core.scheduling.claim_nodes import (
     nics,
     ours,
 )
+from tests.tables import each_row
 
 
 @pytest.mark.parametrize("policy", [NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.RESTRICTED, NumaPolicy.BEST_EFFORT])
@@ -131,9 +132,9 @@ def _group(name: str, cpus: int, attributes: Json) -> Json:
     return device(name, attributes=attributes, capacity={"dra.cpu/cpu": str(cpus)}, allowMultipleAllocations=True)
 
 
-@pytest.mark.parametrize("qos", [LSR, QosClass.NONE])
-@pytest.mark.parametrize("policy", [NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.BEST_EFFORT, NumaPolicy.NONE])
-@pytest.mark.parametrize("grouping", ["individual", "numanode", "socket"])
+@each_row("qos", [LSR, QosClass.NONE])
+@each_row("policy", [NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.BEST_EFFORT, NumaPolicy.NONE])
+@each_row("grouping", ["individual", "numanode", "socket"])
 def test_cpus_by_claim_in_every_grouping(grouping: str, policy: NumaPolicy, qos: QosClass) -> None:
     seen = ours()
     assert isinstance(seen.offer, Inventory)

@@ -10,6 +10,7 @@ from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.state.inventory import Inventory, NodeSnapshot
 from koord_numa.core.state.ledger import Ledger
 from tests.core.fit.builders import asks
+from tests.tables import each_row
 
 PORT = HostPort(80)
 DEMANDS = {
@@ -27,7 +28,7 @@ WORST = NodeSnapshot(
 """A node that has what every one of these filters may refuse a pod for."""
 
 
-@pytest.mark.parametrize("row", FILTERS, ids=lambda row: row.plugin)
+@each_row("row", FILTERS, ids=lambda row: row.plugin)
 def test_a_filter_refuses_no_request_that_it_does_not_concern(row: Filter) -> None:
     profile = Profile()
     for demands in (Constraints(), *DEMANDS.values()):

@@ -27,6 +27,7 @@ from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.value_objects import replace
 from tests.core.scheduling.test_alignment_first import holding, lsr, machine_of, numa_nodes
 from tests.engine.world import make_node, make_topology
+from tests.tables import each_row
 
 FULL, SPREAD = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS
 
@@ -72,9 +73,9 @@ EMPTY_AND_SPLIT = [0, 2, 4, 6]
 """One CPU of each core of NUMA node 0."""
 
 
-@pytest.mark.parametrize("policy", [NumaPolicy.NONE, *(p for p in NumaPolicy if p is not NumaPolicy.NONE)])
-@pytest.mark.parametrize("scoring", ScoringType)
-@pytest.mark.parametrize("bind", [FULL, SPREAD])
+@each_row("policy", [NumaPolicy.NONE, *(p for p in NumaPolicy if p is not NumaPolicy.NONE)])
+@each_row("scoring", ScoringType)
+@each_row("bind", [FULL, SPREAD])
 def test_whole_cores_decide_the_numa_node(policy: NumaPolicy, scoring: ScoringType, bind: CpuBindPolicy) -> None:
     used = EMPTY_AND_SPLIT if bind is FULL else [0, 1, 2, 3]
     rules = Profile()

@@ -24,6 +24,7 @@ from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import GI, held, node, pod
+from tests.tables import each_row
 
 MOST, LEAST = Strategy(ScoringType.MOST_ALLOCATED), Strategy(ScoringType.LEAST_ALLOCATED)
 BALANCED = Strategy(ScoringType.BALANCED_ALLOCATION)
@@ -43,7 +44,7 @@ BIG = node("2x1x26x2", memory=128 * GI)
 LSR = QosClass.LSR
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("request_", "where", "holdings", "strategy", "score"),
     [
         pytest.param(pod(4000, qos=LSR), node(), (), CPU_ONLY, 25, id="4-of-16"),

@@ -4,12 +4,13 @@ import pytest
 
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.score.node_scores import score_sparing
+from tests.tables import each_row
 
 GPU = "nvidia.com/gpu"
 NODE = {"cpu": 10_000, "memory": 100, GPU: 4, "pods": 110}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "offer", "held", "score"),
     [
         pytest.param({"cpu": 5_000}, {"cpu": 10_000, "memory": 100}, {}, 100, id="no devices, nothing at risk"),

@@ -5,13 +5,14 @@ import pytest
 from koord_numa.core.objects.node import Image, PodImages
 from koord_numa.core.score.node_scores import MIB, score_images
 from tests.engine.world import make_node
+from tests.tables import each_row
 
 NGINX = Image(("nginx:1", "nginx@sha256:0"), 250 * MIB)
 CUDA = Image(("cuda:12",), 4000 * MIB)
 SMALL = Image(("pause:3",), MIB)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("here", "names", "nodes", "expected"),
     [
         pytest.param([NGINX], ["nginx:1"], {"nginx:1": 4}, 100 * (250 - 23) // (1000 - 23), id="everywhere"),

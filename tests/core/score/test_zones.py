@@ -15,6 +15,7 @@ from koord_numa.core.objects.vocabulary import (
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.score.node_scores import score_zones
 from koord_numa.core.value_objects import replace
+from tests.tables import each_row
 
 GI = 1 << 30
 MOST, LEAST, BALANCED, FEWEST = (
@@ -44,8 +45,8 @@ WEIGHTS = {"cpu": 1, "memory": 1}
 TWO, CPU_ONLY = {"cpu": 2000, "memory": 16 * GI}, {"cpu": 2000}
 
 
-@pytest.mark.parametrize("scope", list(KubeletScope))
-@pytest.mark.parametrize(
+@each_row("scope", list(KubeletScope))
+@each_row(
     ("ids", "asks", "strategy", "score"),
     [
         pytest.param((2, 40), (TWO,), MOST, 25, id="gaps-most"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from koord_numa.engine.cache.shown_pods import MOST_WAYS, KnownPod, ways_to_show
 from tests.engine.world import make_pod
+from tests.tables import each_row
 
 
 def pod(
@@ -23,7 +24,7 @@ A, B = pod("a1", 1, 10), pod("b1", 2, 10)
 A2, B2 = pod("a2", 20), pod("b2", 30)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("departed", "shown", "expected"),
     [
         pytest.param([], [A2, B2], "", id="no-pod-had-the-name-before"),

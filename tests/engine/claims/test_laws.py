@@ -1,11 +1,10 @@
 """What holds in any life of a cluster with claims, with taint rules that come, change and go in the middle (``lives.py``)."""
 
-import pytest
-
 from tests.engine.claims.lives import live
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each_row("seed", range(10))
 def test_nothing_is_given_twice_while_rules_change(seed: int) -> None:
     life = live(seed, steps=40)
     assert life.placed

@@ -15,6 +15,7 @@ from koord_numa.sandbox.machines.description import read_descriptions
 from tests.engine.gangs.groups import kubelet_topology
 from tests.engine.preemption.kubelet_life import MACHINE, KubeletLife
 from tests.engine.world import bound, make_node, make_pod, make_world
+from tests.tables import each_row
 
 STORIES = (4, 20, 57, 61)
 """Seeds. Of 200 stories every one ended well; in 4 and 57 the order of the binds decides."""
@@ -44,7 +45,7 @@ def create_group(life: KubeletLife, sizes: list[int]) -> None:
             obj["spec"]["schedulingGroup"] = {"podGroupName": "g"}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each_row("seed", range(12))
 def test_the_states_with_expected_pods_are_extended(seed: int) -> None:
     dice = Random(seed)
     world = make_world(make_node("a", cpu=24))

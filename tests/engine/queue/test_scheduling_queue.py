@@ -16,6 +16,7 @@ from koord_numa.engine.queue.cluster_events import RESOLVED_BY
 from koord_numa.engine.queue.pending_pod import PendingPod, RequestClasses, pause
 from koord_numa.engine.queue.scheduling_queue import QueueNumbers, SchedulingQueue
 from koord_numa.settings import BackoffSettings, Settings
+from tests.tables import each_row
 
 CLASSES = RequestClasses(Settings(), PodIndex())
 PAUSE = BackoffSettings(initial=1, max=8, jitter=0)
@@ -75,8 +76,8 @@ def test_a_class_parks_as_a_whole_and_new_pods_get_the_reason() -> None:
     assert drain(queue, now=1) == ["first", "second", "late"]
 
 
-@pytest.mark.parametrize("reason", Reason, ids=lambda reason: reason.value)
-@pytest.mark.parametrize("cause", ClusterEvent, ids=lambda cause: cause.value)
+@each_row("reason", Reason, ids=lambda reason: reason.value)
+@each_row("cause", ClusterEvent, ids=lambda cause: cause.value)
 def test_only_what_matters_to_the_refusal_wakes(reason: Reason, cause: ClusterEvent) -> None:
     queue = new_queue()
     waiting = pod("waiting")

@@ -20,6 +20,7 @@ from koord_numa.core.objects.node import (
 from koord_numa.core.value_objects import replace
 from koord_numa.wire import parse_topology
 from koord_numa.wire.kubelet_state import MAX_JSON, MAX_PLAIN, MAX_TEXT, kubelet_state_text
+from tests.tables import each_row
 from tests.wire.objects import KUBELET_NRT, annotated
 
 STATE: Final = "koord-numa/kubelet-state"
@@ -159,7 +160,7 @@ MALFORMED: Final = {
 }
 
 
-@pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED.keys())
+@each_row("text", MALFORMED.values(), ids=MALFORMED.keys())
 def test_a_malformed_state_is_a_problem_of_its_topology(text: str) -> None:
     topology = parse_topology(annotated(KUBELET_NRT, STATE, text))
     assert STATE in topology.problem

@@ -9,6 +9,7 @@ from koord_numa.core.objects.constraints import TaintEffect
 from koord_numa.core.objects.node import Node, NodeReservation, Taint
 from koord_numa.core.objects.vocabulary import NodeBindPolicy, NumaAllocateStrategy, NumaPolicy
 from koord_numa.wire import WireError, parse_node
+from tests.tables import each_row
 from tests.wire.objects import NODE, Object, annotated, changed, labelled
 
 GIB = 2**30
@@ -64,7 +65,7 @@ SPELLINGS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("labels", "expected"), SPELLINGS.values(), ids=SPELLINGS.keys())
+@each_row(("labels", "expected"), SPELLINGS.values(), ids=SPELLINGS.keys())
 def test_labels(labels: dict[str, str], expected: dict[str, Any]) -> None:
     node = parse_node(
         {"metadata": {"name": "n", "labels": {f"{PREFIX}/{name}": word for name, word in labels.items()}}}

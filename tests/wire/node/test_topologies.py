@@ -10,6 +10,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import KubeletAllocation, KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope, NumaPolicy
 from koord_numa.wire import WireError, parse_topology
+from tests.tables import each_row
 from tests.wire.objects import KOORDINATOR_NRT, KUBELET_NRT, Object, annotated, changed
 
 GIB = 2**30
@@ -213,7 +214,7 @@ KUBELETS: dict[str, tuple[Object, KubeletConfig]] = {
 }
 
 
-@pytest.mark.parametrize(("obj", "expected"), KUBELETS.values(), ids=KUBELETS.keys())
+@each_row(("obj", "expected"), KUBELETS.values(), ids=KUBELETS.keys())
 def test_kubelets(obj: Object, expected: KubeletConfig) -> None:
     topology = parse_topology(obj)
     assert (topology.kubelet, topology.problem) == (expected, "")
@@ -349,7 +350,7 @@ PROBLEMS: dict[str, tuple[Object, str]] = {
 }
 
 
-@pytest.mark.parametrize(("obj", "problem"), PROBLEMS.values(), ids=PROBLEMS.keys())
+@each_row(("obj", "problem"), PROBLEMS.values(), ids=PROBLEMS.keys())
 def test_of_a_malformed_topology_nothing_is_used(obj: Object, problem: str) -> None:
     topology = parse_topology(obj)
     assert topology.problem.startswith(f"NodeResourceTopology {obj['metadata']['name']}: {problem}")

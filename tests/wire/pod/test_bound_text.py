@@ -17,6 +17,7 @@ from koord_numa.wire.parsing import Head, head
 from koord_numa.wire.pod_cache import read_by
 from koord_numa.wire.pod_requests import ConstraintsModel, ContainerModel, WorkloadModel
 from koord_numa.wire.raw_json import UnreadObject
+from tests.tables import each_row
 from tests.wire.objects import POD, Object, annotated, changed
 from tests.wire.pod.test_steady_part import states
 from tests.wire.test_hostile import HOSTILE, HOSTILE_TEXTS, paths, values
@@ -147,9 +148,7 @@ def test_any_value_anywhere_reads_as_in_a_whole_object(obj: Object, name: str) -
             reads_alike(text_of(changed(obj, path, HOSTILE[name]), compact))
 
 
-@pytest.mark.parametrize(
-    "text", [text for name, text in HOSTILE_TEXTS.items() if name not in ("megabytes", "deep", "long list")]
-)
+@each_row("text", [text for name, text in HOSTILE_TEXTS.items() if name not in ("megabytes", "deep", "long list")])
 def test_any_text_in_any_annotation_reads_as_in_a_whole_object(text: str) -> None:
     for name in BOUND["metadata"]["annotations"]:
         reads_alike(text_of(annotated(BOUND, name, text)))

@@ -3,12 +3,11 @@
 import json
 from typing import Any
 
-import pytest
-
 from koord_numa.core.objects.constraints import LabelSelector, Operator, Requirement
 from koord_numa.core.objects.request import NumaSpread
 from koord_numa.core.objects.vocabulary import NumaSpreadMode, NumaSpreadScope
 from koord_numa.wire import names, parse_pod
+from tests.tables import each_row
 from tests.wire.objects import POD, annotated
 
 PICKS = {"matchLabels": {"app": "web"}}
@@ -37,7 +36,7 @@ def test_pods_that_differ_in_the_wish_are_of_different_classes() -> None:
     assert len({*keys, parse_pod(POD).request.class_key}) == 3
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "text"),
     [
         ({}, "labelSelector: is required and must not be empty"),

@@ -26,6 +26,7 @@ from koord_numa.core.objects.vocabulary import (
     QosClass,
 )
 from koord_numa.wire import WireError, parse_pod
+from tests.tables import each_row
 from tests.wire.objects import POD, Object, annotated, changed
 from tests.wire.pod.bare import GIB, SPEC
 
@@ -103,7 +104,7 @@ STANDING: dict[str, tuple[Object, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("obj", "expected"), STANDING.values(), ids=STANDING.keys())
+@each_row(("obj", "expected"), STANDING.values(), ids=STANDING.keys())
 def test_where_a_pod_stands(obj: Object, expected: dict[str, Any]) -> None:
     pod = parse_pod(obj)
     assert {name: getattr(pod, name) for name in expected} == expected
@@ -151,7 +152,7 @@ POLICIES: dict[str, tuple[dict[str, str], CpuBind, NumaSpec]] = {
 }
 
 
-@pytest.mark.parametrize(("annotations", "bind", "numa"), POLICIES.values(), ids=POLICIES.keys())
+@each_row(("annotations", "bind", "numa"), POLICIES.values(), ids=POLICIES.keys())
 def test_policies(annotations: dict[str, str], bind: CpuBind, numa: NumaSpec) -> None:
     pod = parse_pod(changed(POD, "metadata annotations", annotations))
     assert (pod.request.bind, pod.request.numa, pod.problem) == (bind, numa, "")

@@ -8,6 +8,7 @@ from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.objects.vocabulary import KubeQos
 from koord_numa.core.pod_resources import effective_requests, kube_qos
 from koord_numa.wire.pods import parse_pod
+from tests.tables import each_row
 
 
 def running(spec: str, *, status: dict[str, Any], conditions: list[dict[str, str]] | None = None, **more: Any) -> Any:
@@ -37,7 +38,7 @@ INFEASIBLE = [{"type": "PodResizePending", "status": "True", "reason": "Infeasib
 DEFERRED = [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "status", "conditions", "cpu"),
     [
         pytest.param("2", has("2", "2"), None, 2000, id="at rest"),

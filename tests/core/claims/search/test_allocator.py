@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from koord_numa.core.claims.allocator import Allocated, NotAllocated
 from koord_numa.core.objects.claims import NEW_SHARE, Allocation, DeviceUsage, Features
 from tests.core.claims.worlds import cel, claim_object, decide, device, devices_of, published, request
+from tests.tables import each_row
 
 GI = 2**30 * 10**9
 
@@ -50,7 +51,7 @@ def _constrained(kind: str, count: int) -> Any:
 NO = ["cannot allocate all claims"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "values", "picked"),
     [
         ("match", {"a": [1, 2], "b": [2, 3], "c": [2]}, ["a", "b", "c"]),

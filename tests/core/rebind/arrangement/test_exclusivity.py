@@ -8,6 +8,7 @@ from koord_numa.core.rebind.plan import plan_rebind
 from koord_numa.core.value_objects import replace
 from tests.core.rebind.nodes import layout, pinned
 from tests.machines import machine
+from tests.tables import each_row
 
 PCPU, NUMA = CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LEVEL
 SHAPE = "1x3x2x2"
@@ -85,7 +86,7 @@ COMPANY = {
 }
 
 
-@pytest.mark.parametrize(("node", "conflicts", "numa_conflicts", "violated"), COMPANY.values(), ids=COMPANY.keys())
+@each_row(("node", "conflicts", "numa_conflicts", "violated"), COMPANY.values(), ids=COMPANY.keys())
 def test_company(node: NodeLayout, conflicts: dict[str, int], numa_conflicts: dict[str, int], violated: int) -> None:
     names = [one.key.name for one in node.pods]
     assert {names[index]: count for index, count in node.exclusivity.conflicts(node.now).items()} == conflicts

@@ -21,6 +21,7 @@ from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import replace
 from tests.machines import machine
+from tests.tables import each_row
 
 HOST = machine("1x2x4x2")
 INVENTORY = Inventory("node", machine=HOST, reserved=CpuSet.parse("0"))
@@ -86,7 +87,7 @@ TENANTS = {
 }
 
 
-@pytest.mark.parametrize(("known", "expected"), TENANTS.values(), ids=TENANTS.keys())
+@each_row(("known", "expected"), TENANTS.values(), ids=TENANTS.keys())
 def test_pinned_pods(known: Holding, expected: PinnedPod) -> None:
     default = SPREAD if known.request and known.request.bind.required is CpuBindPolicy.DEFAULT else FULL
     layout = layout_of_ledger(INVENTORY, Ledger.of([known, holding("shared")]), (), Defaults(default))

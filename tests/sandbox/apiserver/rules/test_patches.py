@@ -12,6 +12,7 @@ from koord_numa.sandbox.apiserver.columns import age, human_duration
 from koord_numa.sandbox.apiserver.patches import merge_patch, strategic_merge_patch
 from koord_numa.sandbox.apiserver.storage import ObjectKey, TableStorage
 from koord_numa.wire.raw_json import find
+from tests.tables import each_row
 
 # The test cases of RFC 7386, appendix A.
 RFC_7386 = [
@@ -32,7 +33,7 @@ RFC_7386 = [
 ]
 
 
-@pytest.mark.parametrize(("document", "patch", "expected"), RFC_7386)
+@each_row(("document", "patch", "expected"), RFC_7386)
 def test_merge_patch_as_its_rfc(document: Any, patch: Any, expected: Any) -> None:
     assert merge_patch(document, patch) == expected
 
@@ -87,7 +88,7 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize(("path", "expected"), PATHS, ids=[path for path, _ in PATHS])
+@each_row(("path", "expected"), PATHS, ids=[path for path, _ in PATHS])
 def test_printer_paths(path: str, expected: list[Any]) -> None:
     assert find(DOCUMENT, path) == expected
 
@@ -107,7 +108,7 @@ DURATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("seconds", "expected"), DURATIONS)
+@each_row(("seconds", "expected"), DURATIONS)
 def test_durations(seconds: int, expected: str) -> None:
     assert human_duration(seconds) == expected
 
