@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from koord_numa.core.cpu_topology import MAX_NUMA
-from koord_numa.core.fit.zones import fits_zones
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.verdicts import Rejection
@@ -23,6 +22,7 @@ from koord_numa.core.resources import ResourceList, amount
 from koord_numa.core.score import least_numa_nodes as least
 from koord_numa.core.score.node_scores import score_zones
 from tests.conformance.deviations import Deviation
+from tests.conformance.nrt_filter import fits_zones
 from tests.conformance.vectors import Case, Oracle
 
 _POLICIES = {

@@ -1,4 +1,4 @@
-"""One pod before 5,000 recorded nodes: every verdict and score of NodeResourceTopologyMatch, by the code that the scheduler runs."""
+"""One pod before 5,000 recorded nodes: every verdict and score of NodeResourceTopologyMatch."""
 
 import json
 from collections.abc import Mapping
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.fit.zones import fits_zones
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope, KubeQos, ScoringType
 from koord_numa.core.score.node_scores import score_zones
 from tests.conformance.nrt import load_pod
+from tests.conformance.nrt_filter import fits_zones
 from tests.conformance.vectors import folder
 
 STRATEGIES = ("LeastAllocated", "MostAllocated", "BalancedAllocation", "LeastNUMANodes")

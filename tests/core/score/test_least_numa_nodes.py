@@ -2,6 +2,7 @@
 
 import pytest
 
+from koord_numa.core.fit.zones import aligned_request
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner
@@ -78,3 +79,12 @@ def test_zones_out_of_order() -> None:
     asked = _containers({"cpu": 6000}, {"cpu": 6000})
     in_order, out_of_order = _zones((0, 4000), (1, 2000), (2, 8000)), _zones((2, 8000), (0, 4000), (1, 2000))
     assert score_least_numa_nodes(asked, in_order) == score_least_numa_nodes(asked, out_of_order) == 82
+
+
+def test_the_pod_as_a_unit_counts_init_containers_and_overhead() -> None:
+    init = Container("init", ContainerKind.INIT, {"cpu": 5000})
+    apps = (
+        Container("a", ContainerKind.APP, {"cpu": 1000}),
+        Container("b", ContainerKind.APP, {"cpu": 2000, "memory": 1}),
+    )
+    assert aligned_request(PodRequest(containers=(init, *apps), overhead={"cpu": 250})) == {"cpu": 5250, "memory": 1}
