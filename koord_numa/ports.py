@@ -24,8 +24,8 @@ from koord_numa.core.value_objects import ValueObject
 if TYPE_CHECKING:
     from koord_numa.core.claims import RequestMapping
     from koord_numa.core.cpuset import CpuSet
-    from koord_numa.core.gangs.model import GroupStatus, PodGroup
     from koord_numa.core.objects.claims import Allocation, ClaimAmounts, DeviceRequest, ResourceClaim
+    from koord_numa.core.objects.gangs import GroupStatus, PodGroup
     from koord_numa.core.objects.request import Pod, PodKey
     from koord_numa.core.objects.verdicts import Placement
     from koord_numa.core.objects.volumes import PersistentVolumeClaim

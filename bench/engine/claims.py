@@ -29,7 +29,7 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.claims.pre_bind import ClaimPreBind
+from koord_numa.engine.binding.pre_bind import ClaimPreBind
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.wire.resource_claims import parse_device_class, parse_resource_claim
 from koord_numa.wire.resource_slices import parse_resource_slice

@@ -16,9 +16,9 @@ from bench.engine._requests import pod_request
 from bench.engine.loop import kubelet_nodes, plain_nodes
 from bench.figure import Figure
 from koord_numa.app.tasks import THRESHOLDS
-from koord_numa.core.gangs.decide import Group, Member, Placed, decide_group
-from koord_numa.core.gangs.model import Dialect, GangKey, GangRef, GangSpec, PodGroup
+from koord_numa.core.objects.gangs import Dialect, GangKey, GangRef, GangSpec, PodGroup
 from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.scheduling.gangs import Group, Member, Placed, decide_group
 from koord_numa.core.value_objects import replace
 from koord_numa.engine import Scheduler
 from koord_numa.engine.gangs.trial import ClusterTrial

@@ -13,7 +13,7 @@ from aiohttp import web
 from cachetools import TTLCache
 
 from koord_numa.app.debug import find_pod, waited_seconds
-from koord_numa.core.gangs.model import GangKey
+from koord_numa.core.objects.gangs import GangKey
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.rebind.plan import RebindRequest

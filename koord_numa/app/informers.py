@@ -41,8 +41,8 @@ from koord_numa.cluster.resources import (
     Resource,
 )
 from koord_numa.core.claims import ResourceSlice
-from koord_numa.core.gangs.model import Dialect, PodGroup
 from koord_numa.core.objects.constraints import Workload, WorkloadKind
+from koord_numa.core.objects.gangs import Dialect, PodGroup
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.rebind.plan import RebindRequest

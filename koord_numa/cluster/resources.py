@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import orjson
 
-from koord_numa.core.gangs.model import Dialect
 from koord_numa.core.objects.constraints import WorkloadKind
+from koord_numa.core.objects.gangs import Dialect
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.ports import (
     ClusterError,

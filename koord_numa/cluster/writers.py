@@ -13,8 +13,8 @@ from koord_numa.cluster.client import APPLY_PATCH, MERGE_PATCH, STRATEGIC_PATCH,
 from koord_numa.cluster.resources import CLAIMS, POD_GROUPS, PODS, REBINDS, RESOURCE_CLAIMS, VOLUMES, Call, Resource
 from koord_numa.core.claims import RequestMapping
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.gangs.model import Dialect, GroupStatus, PodGroup
 from koord_numa.core.objects.claims import Allocation, ClaimAmounts, DeviceRequest, ResourceClaim
+from koord_numa.core.objects.gangs import Dialect, GroupStatus, PodGroup
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim
 from koord_numa.core.rebind.layout import NumaAmounts

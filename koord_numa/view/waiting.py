@@ -12,11 +12,11 @@ from cachetools import TTLCache
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.explain import amounts_text, bare_amount, closest_nodes, cpus_text, describe, needs_text
-from koord_numa.core.gangs.decide import Placed
-from koord_numa.core.gangs.model import Dialect, GangKey
+from koord_numa.core.objects.gangs import Dialect, GangKey
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.verdicts import NumaNumbers, Rejection
 from koord_numa.core.resources import CPU, MILLI
+from koord_numa.core.scheduling.gangs import Placed
 from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.gangs.group_report import Change, GroupReport, dry_run_group, placed_beside
 from koord_numa.engine.metrics import LoggedDecision, RunnerUp

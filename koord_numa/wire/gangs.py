@@ -1,5 +1,5 @@
 """
-Parse the gang of a pod, and PodGroups of three dialects (``core/gangs/model.py``).
+Parse the gang of a pod, and PodGroups of three dialects (``core/objects/gangs.py``).
 
 Sources: ``k8s.io/api/scheduling`` v1beta1 and v1alpha2; koordinator ``apis/extension/coscheduling.go``;
 scheduler-plugins ``apis/scheduling/v1alpha1``. A malformed gang keeps its pods pending with a reason.
@@ -8,7 +8,7 @@ scheduler-plugins ``apis/scheduling/v1alpha1``. A malformed gang keeps its pods 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from koord_numa.core.gangs.model import (
+from koord_numa.core.objects.gangs import (
     Dialect,
     GangKey,
     GangMode,

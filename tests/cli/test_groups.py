@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 
 from koord_numa.app.api import ViewApi
 from koord_numa.app.debug import pod_dump
-from koord_numa.core.gangs.model import GangSpec, TopologyLevel
+from koord_numa.core.objects.gangs import GangSpec, TopologyLevel
 from koord_numa.core.objects.request import Pod
 from koord_numa.engine.gangs.group_report import dry_run_group
 from koord_numa.view.waiting import WaitingGroups, advise_group

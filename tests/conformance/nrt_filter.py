@@ -7,12 +7,12 @@ rules. The product predicts the kubelet's admission instead (``core.kubelet``).
 
 from collections.abc import Iterable, Sequence
 
-from koord_numa.core.fit.zones import aligned_request
 from koord_numa.core.objects.node import NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.verdicts import NumaNumbers, Reason, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope, KubeQos
 from koord_numa.core.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, ResourceList, is_hugepages, is_native
+from koord_numa.core.score.least_numa_nodes import aligned_request
 
 ALWAYS_ALLOCATABLE = frozenset(
     {CPU, MEMORY, PODS, EPHEMERAL_STORAGE}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.gangs.model import (
+from koord_numa.core.objects.gangs import (
     Dialect,
     GangKey,
     GangMode,

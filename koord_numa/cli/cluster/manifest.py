@@ -11,7 +11,7 @@ import click
 
 from koord_numa.cli.cluster.objects import PARSERS, POD_GROUP_KIND, ClusterObjects, Document, documents
 from koord_numa.cluster.resources import PRIORITY_CLASSES
-from koord_numa.core.gangs.model import Dialect, GangKey, GroupClaim
+from koord_numa.core.objects.gangs import Dialect, GangKey, GroupClaim
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import MutableObject, replace, value_field
 from koord_numa.wire import (

@@ -36,10 +36,10 @@ from koord_numa.cluster.resources import (
     Resource,
 )
 from koord_numa.core.claims import DeviceTaintRule, ResourceSlice
-from koord_numa.core.gangs.model import PodGroup
 from koord_numa.core.objects.claims import DeviceClass, ResourceClaim
 from koord_numa.core.objects.constraints import DisruptionBudget, Namespace, Workload, WorkloadKind
 from koord_numa.core.objects.devices import DeviceInventory
+from koord_numa.core.objects.gangs import PodGroup
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass

@@ -19,7 +19,7 @@ from koord_numa.cluster.resources import (
     TAINT_RULES,
     VOLUMES,
 )
-from koord_numa.core.gangs.model import Dialect, GangKey
+from koord_numa.core.objects.gangs import Dialect, GangKey
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement, Rejection

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from koord_numa.cli.cluster.access import Selects
 from koord_numa.cli.cluster.snapshot import Snapshot, WouldWait, run_inline
 from koord_numa.cli.render.output import now
-from koord_numa.core.gangs.model import GangKey
+from koord_numa.core.objects.gangs import GangKey
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.engine.device_moves import MAX_MOVES, find_moves

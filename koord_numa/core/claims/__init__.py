@@ -17,23 +17,8 @@ from koord_numa.core.claims.cpus import (
     is_cpu_device,
     unequal_cpus,
 )
-from koord_numa.core.claims.demands import count_devices
+from koord_numa.core.claims.demands import count_devices, numbers_of, runs_short
 from koord_numa.core.claims.device_hints import MOST_STEPS, ClaimDevices, Found, ids_text
-from koord_numa.core.claims.explain import numbers_of, runs_short
-from koord_numa.core.claims.extended_resources import (
-    IN_MEMORY,
-    ClassByResource,
-    ExtendedClaim,
-    RequestMapping,
-    Served,
-    claims_at,
-    class_by_resource,
-    extended_claim,
-    extended_requests,
-    name_classes,
-    served_by_claim,
-    without,
-)
 from koord_numa.core.claims.inventory import (
     NOWHERE,
     Attribute,
@@ -47,7 +32,24 @@ from koord_numa.core.claims.inventory import (
     ResourceSlice,
     TaintRules,
 )
-from koord_numa.core.claims.node_allocatable import AllocatableError, added_amounts, check_pod_level, counted_with
+from koord_numa.core.claims.node_resources import (
+    IN_MEMORY,
+    AllocatableError,
+    ClassByResource,
+    ExtendedClaim,
+    RequestMapping,
+    Served,
+    added_amounts,
+    check_pod_level,
+    claims_at,
+    class_by_resource,
+    counted_with,
+    extended_claim,
+    extended_requests,
+    name_classes,
+    served_by_claim,
+    without,
+)
 from koord_numa.core.claims.pools import (
     SELECTOR_LIMITS,
     BudgetUsedError,

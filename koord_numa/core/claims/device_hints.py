@@ -15,7 +15,7 @@ from koord_numa.core.claims.cpus import (
     takes_cpusets,
 )
 from koord_numa.core.claims.inventory import Device
-from koord_numa.core.claims.node_allocatable import claim_amounts
+from koord_numa.core.claims.node_resources import claim_amounts
 from koord_numa.core.claims.pools import NodeDevices
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpus import CpuPolicies

@@ -21,8 +21,7 @@ from koord_numa.core.numa.hints import (
     hints_of,
     resource_hints,
 )
-from koord_numa.core.numa.koordinator_merge import merge_scored
-from koord_numa.core.numa.kubelet_merge import compromise, preferred_by_rules, preferred_hint
+from koord_numa.core.numa.merge import compromise, merge_scored, preferred_by_rules, preferred_hint
 from koord_numa.core.objects.vocabulary import NUMA_PREFERRED, NUMA_REQUIRED, KubeletPolicy, NumaExclusive, NumaPolicy
 from koord_numa.core.value_objects import ValueObject
 

@@ -6,10 +6,10 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
-from koord_numa.core.gangs.model import GangRef
 from koord_numa.core.objects.claims import PodResourceClaim
 from koord_numa.core.objects.constraints import Constraints, LabelSelector, WorkloadKey
 from koord_numa.core.objects.devices import NO_DEVICE_SPEC, DeviceGrants, DeviceSpec
+from koord_numa.core.objects.gangs import GangRef
 from koord_numa.core.objects.vocabulary import (
     ContainerKind,
     CpuBindPolicy,

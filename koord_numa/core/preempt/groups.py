@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
-from koord_numa.core.gangs.decide import Domain, Group, Member, Pause, Placed, Steps, decide_in_steps
 from koord_numa.core.objects.claims import Allocation
 from koord_numa.core.objects.constraints import DisruptionBudget
 from koord_numa.core.objects.node import Node
@@ -27,6 +26,7 @@ from koord_numa.core.preempt.dry_run import (
     request_after,
 )
 from koord_numa.core.preempt.victims import lower_nominees, may_go, protected, units_on, violating
+from koord_numa.core.scheduling.gangs import Domain, Group, Member, Pause, Placed, Steps, decide_in_steps
 from koord_numa.core.scheduling.request import SchedulingRequest, on_node
 from koord_numa.core.value_objects import ValueObject, replace, value_field
 

@@ -10,17 +10,39 @@ from functools import lru_cache
 from typing import Final
 
 from koord_numa.core.cpu_topology import UNKNOWN_DISTANCE
-from koord_numa.core.fit.zones import aligned_request
 from koord_numa.core.objects.node import DEFAULT_MAX_NUMA_NODES, NodeResourceTopology
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuBindPolicy, KubeletScope
 from koord_numa.core.pod_resources import amplify
-from koord_numa.core.resources import CPU, MILLI, ResourceList, total
+from koord_numa.core.resources import (
+    CPU,
+    MILLI,
+    ResourceList,
+    add,
+    largest,
+    total,
+)
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.numa_free import NumaAccounting, NumaFree, accounts
 from koord_numa.core.value_objects import ValueObject
+
+
+def aligned_request(pod: PodRequest) -> dict[str, int]:
+    """
+    Return the request of the pod as a unit: the maximum of all app containers together and any init container, plus
+    overhead.
+
+    As computed by the plugin: sidecars count like regular init containers, and pod-level resources are ignored.
+    """
+    request = total(c.requests for c in pod.containers if c.kind is ContainerKind.APP)
+    # Each init container or sidecar is compared with the sum of app containers: the plugin's GetPodEffectiveRequest has
+    # no overlap.
+    for container in pod.containers:
+        if container.kind is not ContainerKind.APP:
+            request = largest(request, container.requests)
+    return add(request, pod.overhead)
 
 
 class Part(ValueObject):

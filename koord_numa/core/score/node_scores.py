@@ -7,14 +7,18 @@ from functools import lru_cache
 from math import sqrt
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from koord_numa.core.fit.zones import aligned_request
 from koord_numa.core.objects.node import Node, NodeResourceTopology, PodImages, Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope, KubeQos, NodeScoring, ScoringType
 from koord_numa.core.pod_resources import amplify
 from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList, is_native
-from koord_numa.core.score.least_numa_nodes import PlacedPod, score_least_numa_nodes, score_placed_by_numa_nodes
+from koord_numa.core.score.least_numa_nodes import (
+    PlacedPod,
+    aligned_request,
+    score_least_numa_nodes,
+    score_placed_by_numa_nodes,
+)
 from koord_numa.core.value_objects import ValueObject, value_field
 
 if TYPE_CHECKING:

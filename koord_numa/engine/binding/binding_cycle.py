@@ -23,9 +23,15 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.value_objects import ValueObject
-from koord_numa.engine.binding.pre_bind import PreBindFailed, PreBindStep, pre_bound, reserved, volume_binding
+from koord_numa.engine.binding.pre_bind import (
+    PreBindFailed,
+    PreBindStep,
+    dynamic_resources,
+    pre_bound,
+    reserved,
+    volume_binding,
+)
 from koord_numa.engine.cache.cache import AssumedPod, Cache
-from koord_numa.engine.claims.pre_bind import dynamic_resources
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.metrics import Result
 from koord_numa.engine.queue import PendingPod, pause

@@ -26,7 +26,6 @@ from koord_numa.core.claims import (
     is_cpu_device,
 )
 from koord_numa.core.cpuset import MAX_CPU, CpuSet
-from koord_numa.core.gangs.model import GangKey
 from koord_numa.core.objects.claims import (
     ALL_FEATURES,
     Allocation,
@@ -37,6 +36,7 @@ from koord_numa.core.objects.claims import (
     PoolId,
     ResourceClaim,
 )
+from koord_numa.core.objects.gangs import GangKey
 from koord_numa.core.objects.node import Node
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.ports import DELETED, Conflict

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 from koord_numa.core.claims import IN_MEMORY, ExtendedClaim, Served, cpus_of, extended_claim, extended_requests
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.gangs.model import GroupClaim, PodGroup
 from koord_numa.core.objects.claims import (
     Allocation,
     ClaimSpec,
@@ -16,6 +15,7 @@ from koord_numa.core.objects.claims import (
     PodResourceClaim,
     ResourceClaim,
 )
+from koord_numa.core.objects.gangs import GroupClaim, PodGroup
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.value_objects import MutableObject, replace

@@ -18,11 +18,11 @@ from typing import Any, Final
 
 from cachetools import LRUCache
 
-from koord_numa.core.gangs.decide import Group, Placed, Refused, decide_in_steps
-from koord_numa.core.gangs.model import GangKey, GroupStatus, PodGroup, TopologyLevel
+from koord_numa.core.objects.gangs import GangKey, GroupStatus, PodGroup, TopologyLevel
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Unschedulable
 from koord_numa.core.objects.vocabulary import CpuOwner
+from koord_numa.core.scheduling.gangs import Group, Placed, Refused, decide_in_steps
 from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
 from koord_numa.engine.binding.binding_cycle import BindingCycle, BindTogether, NotTogether
 from koord_numa.engine.gangs.group_queue import GroupQueue

@@ -9,7 +9,7 @@ that are tried leave the queue together (``group_cycle``).
 from logging import getLogger
 from typing import Final
 
-from koord_numa.core.gangs.model import Dialect, GangKey, PodGroup
+from koord_numa.core.objects.gangs import Dialect, GangKey, PodGroup
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import MutableObject, value_field
 from koord_numa.engine.gangs.pod_groups import COMPLETED

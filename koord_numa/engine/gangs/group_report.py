@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from koord_numa.core.gangs.decide import DomainResult, Group, Member, Placed, Refused, decide_in_steps
-from koord_numa.core.gangs.model import Dialect, GangKey, GangSpec, TopologyLevel
+from koord_numa.core.objects.gangs import Dialect, GangKey, GangSpec, TopologyLevel
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
+from koord_numa.core.scheduling.gangs import DomainResult, Group, Member, Placed, Refused, decide_in_steps
 from koord_numa.core.value_objects import ValueObject, replace, value_field
 from koord_numa.engine.gangs.trial import ClusterTrial, Suspended, member_of
 from koord_numa.engine.handle import Handle

@@ -10,7 +10,7 @@ from enum import Enum
 from math import inf
 from typing import Final
 
-from koord_numa.core.gangs.model import (
+from koord_numa.core.objects.gangs import (
     MAX_GANGS,
     Dialect,
     GangCounts,

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from koord_numa.core.gangs.decide import Domain, Member, Pause
 from koord_numa.core.objects.claims import Allocation, ResourceClaim
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.preempt.dry_run import Nominee
 from koord_numa.core.resources import CPU, MEMORY
+from koord_numa.core.scheduling.gangs import Domain, Member, Pause
 from koord_numa.core.scheduling.request import depends_on_other_pods
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field

@@ -14,13 +14,13 @@ from logging import getLogger
 from math import inf
 from typing import Final
 
-from koord_numa.core.gangs.decide import Domain, Group
-from koord_numa.core.gangs.model import GangKey, TopologyLevel
 from koord_numa.core.objects.claims import Allocation
+from koord_numa.core.objects.gangs import GangKey, TopologyLevel
 from koord_numa.core.preempt.dry_run import PreemptionNode
 from koord_numa.core.preempt.groups import GroupCandidate, GroupEvictions, Preemptor
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.resources import CPU, PODS, ResourceList, add
+from koord_numa.core.scheduling.gangs import Domain, Group
 from koord_numa.core.value_objects import ValueObject, replace
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.lister import AssumedClaim

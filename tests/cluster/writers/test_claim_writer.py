@@ -4,8 +4,8 @@ import pytest
 
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.writers import ApiClaimWriter
-from koord_numa.core.gangs.model import Dialect, GangKey, GangSpec, PodGroup
 from koord_numa.core.objects.claims import Allocation, DeviceId, DeviceResult, ResourceClaim
+from koord_numa.core.objects.gangs import Dialect, GangKey, GangSpec, PodGroup
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.value_objects import replace
 from koord_numa.ports import Conflict, Gone, NotLeader

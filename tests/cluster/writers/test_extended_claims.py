@@ -7,7 +7,7 @@ import pytest
 from koord_numa.cluster.client import Api, Body
 from koord_numa.cluster.resources import Call
 from koord_numa.cluster.writers import ApiClaimWriter
-from koord_numa.core.claims.extended_resources import RequestMapping
+from koord_numa.core.claims.node_resources import RequestMapping
 from koord_numa.core.objects.claims import (
     Allocation,
     DeviceId,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.claims.explain import numbers_of
+from koord_numa.core.claims.demands import numbers_of
 from koord_numa.core.claims.pools import NodeDevices, gather_pools
 from koord_numa.core.objects.claims import DeviceId, DeviceUsage
 from koord_numa.wire.resource_claims import parse_resource_claim

@@ -5,7 +5,7 @@ which resources of a node it is for.
 
 import pytest
 
-from koord_numa.core.claims.extended_resources import (
+from koord_numa.core.claims.node_resources import (
     IN_MEMORY,
     OTHER_NODES,
     RequestMapping,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_numa.core.claims.extended_resources import class_by_resource, extended_requests, name_classes
+from koord_numa.core.claims.node_resources import class_by_resource, extended_requests, name_classes
 from koord_numa.core.fit.node_filters import fits_resources
 from koord_numa.core.objects.claims import DeviceClass
 from koord_numa.core.objects.request import Container, PodRequest

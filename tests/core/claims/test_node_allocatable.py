@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.claims.node_allocatable import (
+from koord_numa.core.claims.node_resources import (
     AllocatableError,
     added_amounts,
     check_pod_level,

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from koord_numa.core.gangs.decide import Domain, Group, Limits, Member, Placed, Refused, decide_group
-from koord_numa.core.gangs.model import Dialect, GangKey, TopologyLevel
+from koord_numa.core.objects.gangs import Dialect, GangKey, TopologyLevel
 from koord_numa.core.objects.verdicts import Alignment, Placement
+from koord_numa.core.scheduling.gangs import Domain, Group, Limits, Member, Placed, Refused, decide_group
 from koord_numa.core.value_objects import replace
 
 A, B = (GangKey(Dialect.KOORDINATOR, "default", name) for name in "ab")

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from koord_numa.core.gangs.model import (
+from koord_numa.core.objects.gangs import (
     Dialect,
     GangCounts,
     GangKey,

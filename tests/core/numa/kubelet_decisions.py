@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from koord_numa.core.numa.hints import Answer, Distances, resource_hints
-from koord_numa.core.numa.kubelet_merge import compromise
+from koord_numa.core.numa.merge import compromise
 from koord_numa.core.numa.policies import KUBELET, Decision, admitted_affinity, considered
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 

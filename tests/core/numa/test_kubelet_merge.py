@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.numa.hints import ANYWHERE, NOWHERE, Hint, mask_of
-from koord_numa.core.numa.koordinator_merge import merge_scored
-from koord_numa.core.numa.kubelet_merge import merge, reachable_masks
+from koord_numa.core.numa.merge import merge, merge_scored, reachable_masks
 from koord_numa.core.numa.policies import NumaExclusivity, NumaOccupancy
 from koord_numa.core.objects.vocabulary import NumaExclusive
 from tests.core.numa import random_hints

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.gangs.decide import Group, Member, Steps
-from koord_numa.core.gangs.model import Dialect, GangKey
 from koord_numa.core.objects.constraints import DisruptionBudget
+from koord_numa.core.objects.gangs import Dialect, GangKey
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.preempt.dry_run import PreemptionNode
 from koord_numa.core.preempt.groups import GroupCandidate, GroupEvictions, Preemptor
 from koord_numa.core.preempt.victims import select_victims_on_node, still_right
+from koord_numa.core.scheduling.gangs import Group, Member, Steps
 from koord_numa.core.value_objects import replace
 from tests.core.preempt.preemption_nodes import ask, budget, kubelet_site, owned_site, request, running, terms
 from tests.tables import each_row

@@ -2,11 +2,10 @@
 
 import pytest
 
-from koord_numa.core.fit.zones import aligned_request
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner
-from koord_numa.core.score.least_numa_nodes import normalized, score_least_numa_nodes
+from koord_numa.core.score.least_numa_nodes import aligned_request, normalized, score_least_numa_nodes
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from koord_numa.core.claims.extended_resources import RequestMapping
-from koord_numa.core.gangs.model import PodGroup
+from koord_numa.core.claims.node_resources import RequestMapping
 from koord_numa.core.objects.claims import Allocation, ClaimAmounts, DeviceRequest, ResourceClaim
+from koord_numa.core.objects.gangs import PodGroup
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister

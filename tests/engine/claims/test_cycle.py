@@ -14,10 +14,10 @@ from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.state.inventory import candidate
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.value_objects import replace
+from koord_numa.engine.binding.pre_bind import ClaimPreBind
 from koord_numa.engine.claims.late_check import UNAVAILABLE, ClaimCheck, Deallocation, Outside
 from koord_numa.engine.claims.lister import ClaimLister
 from koord_numa.engine.claims.pod_claims import PodClaimResolver
-from koord_numa.engine.claims.pre_bind import ClaimPreBind
 from koord_numa.ports import DELETED, Conflict, Unavailable
 from koord_numa.wire.resource_claims import parse_resource_claim
 from tests.core.claims.worlds import claim_object, device, device_class, published, request

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.claims.extended_resources import IN_MEMORY, OTHER_NODES
+from koord_numa.core.claims.node_resources import IN_MEMORY, OTHER_NODES
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Container, Pod, PodKey, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable

@@ -9,7 +9,7 @@ from koord_numa.core.objects.request import Container, Pod, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.claims.pre_bind import ClaimPreBind
+from koord_numa.engine.binding.pre_bind import ClaimPreBind
 from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.resource_claims import claim_amounts_json, parse_resource_claim
 from koord_numa.wire.resource_slices import parse_resource_slice

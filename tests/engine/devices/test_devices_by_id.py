@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from koord_numa.core.gangs.model import Dialect, GangKey, GangRef, GangSpec
 from koord_numa.core.objects.devices import DeviceInventory, DeviceSpec, PartitionSpec
+from koord_numa.core.objects.gangs import Dialect, GangKey, GangRef, GangSpec
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import NumaSpec, Pod
 from koord_numa.core.objects.verdicts import Placement, Reason

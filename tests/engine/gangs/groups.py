@@ -2,12 +2,12 @@
 
 from random import Random
 
-from koord_numa.core.gangs.decide import Group, Member
-from koord_numa.core.gangs.model import Dialect, GangKey
+from koord_numa.core.objects.gangs import Dialect, GangKey
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import NumaSpec, Pod
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope, NumaPolicy, QosClass
+from koord_numa.core.scheduling.gangs import Group, Member
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.gangs.trial import ClusterTrial
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.gangs.model import Dialect, GangKey, GangRef, GangSpec, GroupClaim, PodGroup
 from koord_numa.core.objects.claims import PodResourceClaim, ResourceClaim
+from koord_numa.core.objects.gangs import Dialect, GangKey, GangRef, GangSpec, GroupClaim, PodGroup
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement

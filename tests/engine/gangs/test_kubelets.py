@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from koord_numa.core.gangs.model import Dialect, GangKey, GangSpec, PodGroup
 from koord_numa.core.kubelet.view import KubeletView
+from koord_numa.core.objects.gangs import Dialect, GangKey, GangSpec, PodGroup
 from koord_numa.core.preempt.dry_run import Nominee
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace

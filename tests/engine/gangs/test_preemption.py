@@ -2,8 +2,8 @@
 
 import pytest
 
-from koord_numa.core.gangs.model import Dialect, GangKey, GangRef, GangSpec, PodGroup, TopologyLevel
 from koord_numa.core.objects.constraints import DisruptionBudget
+from koord_numa.core.objects.gangs import Dialect, GangKey, GangRef, GangSpec, PodGroup, TopologyLevel
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from koord_numa.ports import Unavailable

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from koord_numa.core.gangs.decide import Placed, Refused, decide_group
 from koord_numa.core.objects.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement
+from koord_numa.core.scheduling.gangs import Placed, Refused, decide_group
 from koord_numa.core.value_objects import replace
 from tests.engine.gangs.groups import fill, fits, group_of, kubelet_topology, make_kind, random_members, random_world
 from tests.engine.world import make_node, make_pod, make_world

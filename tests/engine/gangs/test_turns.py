@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from koord_numa.core.gangs.model import Dialect, GangKey, GangRef, GangSpec, PodGroup
+from koord_numa.core.objects.gangs import Dialect, GangKey, GangRef, GangSpec, PodGroup
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.gangs import trial

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from koord_numa.core.gangs.model import (
+from koord_numa.core.objects.gangs import (
     Dialect,
     GangKey,
     GangMode,

@@ -11,7 +11,7 @@ from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Final, Protocol, TypeVar
 
-from koord_numa.core.gangs.model import GangKey, TopologyLevel
+from koord_numa.core.objects.gangs import GangKey, TopologyLevel
 from koord_numa.core.objects.verdicts import Alignment, Placement
 from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
 
