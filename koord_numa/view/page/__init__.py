@@ -6,20 +6,23 @@ The served page reads ``/api/v1`` and receives live updates. A page in a file co
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from typing import TYPE_CHECKING
 
 import orjson
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from markupsafe import Markup
 
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.view import Document
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from markupsafe import Markup
 
 
 class Embedded(ValueObject):
     """A document inside the page, identified by its API path."""
 
     path: str
-    json: Markup
+    json: "Markup"
 
 
 def served_page(nonce: str) -> str:
@@ -33,6 +36,8 @@ def written_page(documents: Mapping[str, Document]) -> str:
 
 
 def _embedded(documents: Iterable[tuple[str, Document]]) -> Iterable[Embedded]:
+    from markupsafe import Markup
+
     for path, document in documents:
         # "<" occurs in JSON only within strings. It is escaped, so that no text can end the script element.
         text = orjson.dumps(document).decode().replace("<", "\\u003c")
@@ -40,6 +45,9 @@ def _embedded(documents: Iterable[tuple[str, Document]]) -> Iterable[Embedded]:
 
 
 @cache
-def _template() -> Template:
+def _template() -> "Template":
+    # On use: the scheduler starts without it, and most commands write no page.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     loader = PackageLoader("koord_numa.view.page", "static")
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template("page.html")
