@@ -157,12 +157,14 @@ class Scheduler:
         self.settings = settings
         self.dependencies = dependencies
         self.metrics = SchedulerMetrics()
+        self._unfinished = asyncio.Event()
         self.cache = Cache(
             self._on_change,
             clock=dependencies.clock,
             headroom=settings.headroom_amounts,
             stated=settings.stated_kubelet_options,
-            explores_later=True,
+            on_unfinished=self._unfinished.set,
+            on_error=self._quarantine_node,
         )
         self.volumes = VolumeLister(self._on_volumes, self.cache.index, self.cache.node_exists, dependencies.clock)
         self.namespaces = NamespaceLister(self.cache.index, self._on_namespaces)
@@ -278,7 +280,6 @@ class Scheduler:
         partial_gangs = PartialGangs(self.handle)
         chores = (
             self._keep_house,
-            self._explore,
             self.assumed_pods.read_back_overdue,
             self.loop.expire_volumes,
             partial_gangs.evict_overdue,
@@ -287,6 +288,7 @@ class Scheduler:
             self._conditions.run(),
             self.loop.group_statuses.run(),
             self.preemption.run(),
+            self._explore(),
             *map(self._repeat, chores),
         ]
         if self._deallocation is not None:
@@ -427,8 +429,12 @@ class Scheduler:
             await chore()
 
     async def _explore(self) -> None:
-        while self.cache.explore():
-            await self.dependencies.sleep(EXPLORATION_PAUSE)
+        """Continue replays and evaluations of kubelet states until cancelled."""
+        while True:
+            await self._unfinished.wait()
+            while self.cache.explore():
+                await self.dependencies.sleep(EXPLORATION_PAUSE)
+            self._unfinished.clear()
 
     async def _keep_house(self) -> None:
         self.writers.tick()

@@ -19,7 +19,9 @@ QUESTIONS = (
 """Specs that are asked about."""
 
 
-def hardest(policy: KubeletPolicy = KubeletPolicy.BEST_EFFORT, seed: int = 2, pods: int = 7) -> NodeLife:
+def hardest(
+    policy: KubeletPolicy = KubeletPolicy.BEST_EFFORT, seed: int = 2, pods: int = 7, of: type[NodeLife] = NodeLife
+) -> NodeLife:
     """Return the node after arrivals and departures of which no event has come yet."""
     dice = Random(seed)
     hardware = Shape(4, 2, 4, 2, 16 * GIB, devices={GPU: tuple(range(8))}).build()
@@ -31,7 +33,7 @@ def hardest(policy: KubeletPolicy = KubeletPolicy.BEST_EFFORT, seed: int = 2, po
         memory_policy="Static",
         reserved_cpus=reserved,
     )
-    life = NodeLife(NodeDescription("n", hardware, Style.KUBELET, config, reserved=reserved))
+    life = of(NodeDescription("n", hardware, Style.KUBELET, config, reserved=reserved))
     for number in range(pods):
         spec: dict[str, Any] = {
             "initContainers": [container("i", dice.randint(1, 5), 1)] if dice.random() < 0.5 else [],

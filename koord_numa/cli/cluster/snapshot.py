@@ -284,7 +284,7 @@ def snapshot_of(settings: Settings, objects: ClusterObjects) -> Snapshot:
     """Return a snapshot with a scheduler that holds the objects and is never run."""
     read_only = ReadOnlyPorts()
     scheduler = Scheduler(settings, Dependencies(read_only, read_only, read_only, resource_status))
-    scheduler.cache.explores_later = False  # nothing would continue an evaluation
+    scheduler.cache.on_unfinished = None  # nothing would continue an evaluation
     scheduler.namespaces.replace(objects.namespaces)
     scheduler.handlers.nodes.replace(objects.nodes)
     topologies = {topology.node: topology for topology in objects.topologies}

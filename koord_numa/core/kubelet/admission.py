@@ -52,6 +52,7 @@ from koord_numa.core.kubelet.view import (
     CANNOT_ALLOCATE,
     NO_WHOLE_CORES,
     KubeletView,
+    asks_kubelet,
     lost_to_sockets,
     rejection_of,
 )
@@ -181,7 +182,7 @@ class AdmissionQuestion:
         confined = is_confined(self._demand, node)
         for one in self._likely():
             yield from self._each_way(one)
-        if node.ids_are_real:
+        if node.ids_are_real and not view.followed:
             return  # The state is exact, too.
         if view.in_flight is not None and view.in_flight.matters_to(request):
             raise PodsInFlight
@@ -348,6 +349,8 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     demand = pod_demand(request)
     if problem := view.problem_with(request):
         return Rejection(Reason.NO_TOPOLOGY, NOTHING_KNOWN, problem, resolvable=False)
+    if view.is_behind and asks_kubelet(request):
+        return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, NOT_YET, resolvable=False)
     doubts: _Doubts | None = None
     if (spoiled := split_cores(demand, view)) is not None:
         # The rejection rests on an assumption that a verdict would settle: an unlikely option or the free cores.

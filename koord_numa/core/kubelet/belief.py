@@ -8,9 +8,11 @@ are the bound pods without a verdict: if a pod on a lower NUMA node left unseen,
 predicted, and the next pod waits where that matters.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import dropwhile
+from math import inf
 from typing import Final
 
 from koord_numa.core.cpuset import members
@@ -59,6 +61,7 @@ from koord_numa.core.kubelet.reports import (
 from koord_numa.core.kubelet.state import (
     DECISION,
     EVENT,
+    SLICE,
     Grant,
     KubeletNode,
     KubeletState,
@@ -75,6 +78,9 @@ from koord_numa.core.value_objects import replace
 
 TOO_MANY: Final = "too many histories of the kubelet are possible"
 
+Work = Generator[int, None, None]
+"""Work in pieces, which yields the number of steps of each."""
+
 
 @dataclass(slots=True)
 class Belief:
@@ -90,6 +96,10 @@ class Belief:
     node that was empty: the tried states answer, unless all likely states were given up. ``undated`` are topologies of
     pods among ``arrivals`` that rule out states. A belief that is ``lost`` must be restarted, unless later events
     explain it.
+
+    A replay may take many steps. With ``later``, an event runs a slice of them; if that is not enough, ``later`` is
+    called, the belief is ``busy``, later events wait in line, and ``advance`` runs the next slices. Without ``later``,
+    every event is replayed at once.
     """
 
     hypotheses: list[Hypothesis]
@@ -100,7 +110,10 @@ class Belief:
     shortened: GivenUp = GivenUp.NONE
     on_truncation: OnTruncation = OnTruncation.TRUST
     undated: list[UndatedTopology] = field(default_factory=list)
+    later: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     last: list[Hypothesis] = field(init=False)
+    _unseen: list[Hypothesis] | None = field(default=None, init=False, repr=False, compare=False)  # empty: too many
+    _line: deque[Work] = field(default_factory=deque, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.last = self.hypotheses
@@ -124,11 +137,38 @@ class Belief:
         """Whether a restart with a topology gains information. Only new sums show what init containers hold."""
         return self.given_up or any(SOMEONE in one.loose for one in self.last)
 
+    @property
+    def busy(self) -> bool:
+        """Whether events are not replayed completely, so that the hypotheses are those of an earlier moment."""
+        return bool(self._line)
+
+    def do(self, work: Work) -> None:
+        """Run the work after all earlier events."""
+        self._unseen = None
+        self._line.append(work)
+        if len(self._line) == 1:
+            finished = self.advance(SLICE if self.later else inf)
+            if not finished and self.later is not None:
+                self.later()
+
+    def advance(self, steps: float = SLICE) -> bool:
+        """Continue the replay for about this number of steps. Return whether it is finished."""
+        while self._line:
+            for spent in self._line[0]:
+                steps -= spent
+                if steps < 0:
+                    return False
+            self._line.popleft()
+        return True
+
     def arrive(self, uid: str, request: PodRequest, when: float) -> None:
         """Record the bind of a pod to the node. Kubelets admit pods in the order of their binds."""
+        self.do(self._arrive(uid, request, when))
+
+    def _arrive(self, uid: str, request: PodRequest, when: float) -> Work:
         self._forget(when)
         self.arrivals.append(Arrival(uid, request, when, before=self.last))
-        self._replay(len(self.arrivals) - 1)
+        yield from self._replay(len(self.arrivals) - 1)
 
     def resume(self, arrived: Sequence[Arrival], left: Mapping[str, float]) -> None:
         """
@@ -141,11 +181,11 @@ class Belief:
         self.fates.update((each.uid, True) for each in arrived if each.known is not None)
         self.left.update(left)
         self.overflow = self.overflow or (TOO_MANY if len(arrived) > MOST_ARRIVALS else "")
-        self._replay(0)
+        self.do(self._replay(0))
 
     def started(self, uid: str, when: float) -> None:
         """Record that the kubelet has admitted the pod, as seen at ``when``."""
-        self._judged(uid, when, admitted=True)
+        self.do(self._judged(uid, when, admitted=True))
 
     def rejected(self, uid: str, when: float, *, tells: bool) -> None:
         """
@@ -154,21 +194,25 @@ class Belief:
         ``tells`` is false if the reason of the rejection is not modeled. Such a rejection says nothing about CPUs, so
         the pod counts as never arrived.
         """
-        if not tells:
-            if (at := self._place(uid)) is not None:
-                self._begin(at, self.arrivals.pop(at).before)
-                return
-            self.last = [after for one in self.last for after in never_there(one, uid)]
-            self._conclude()
+        self.do(self._judged(uid, when, admitted=False) if tells else self._never_came(uid))
+
+    def _never_came(self, uid: str) -> Work:
+        if (at := self._place(uid)) is not None:
+            yield from self._begin(at, self.arrivals.pop(at).before)
             return
-        self._judged(uid, when, admitted=False)
+        self.last = [after for one in self.last for after in never_there(one, uid)]
+        self._conclude()
 
     def depart(self, uid: str, when: float) -> None:
         """Record that the pod has been deleted or has finished, at ``when`` or shortly before."""
+        self.do(self._depart(uid, when))
+
+    def _depart(self, uid: str, when: float) -> Work:
         self.left[uid] = min(when, self.left.get(uid, when))  # A topology may have shown the departure earlier.
         self.undated = [each.without(uid, surely=False) if when - LAG <= each.when else each for each in self.undated]
         # The verdicts on earlier arrivals were known long before this pod can have left.
-        self._replay(next((at for at, each in enumerate(self.arrivals) if each.may_follow(when)), len(self.arrivals)))
+        first = next((at for at, each in enumerate(self.arrivals) if each.may_follow(when)), len(self.arrivals))
+        yield from self._replay(first)
 
     def report(
         self,
@@ -178,20 +222,20 @@ class Belief:
         when: float,
         *,
         certain: bool,
-    ) -> Collection[str] | None:
+    ) -> Generator[int, None, Collection[str] | None]:
         """
         Apply a topology that was published while exactly the pods of one of the sets ``shown`` ran.
 
         Hypotheses that agree with none of the sets are dropped. ``counts`` returns whether the sets cover a pod.
         ``certain`` means that the fingerprint identifies a single set. Return the first set that a hypothesis agrees
-        with. If there is none, return ``None`` and drop no hypothesis.
+        with. If there is none, return ``None`` and drop no hypothesis. Runs as a part of the work that ``do`` takes.
         """
         if not certain:
             return self._filter(UndatedTopology.of(shown, zones, when, self.hypotheses))
-        settled = self._settle(shown[0], zones, counts, when)
+        settled = yield from self._settle(shown[0], zones, counts, when)
         if not settled and (self.shortened or self.overflow):
             again = Again(MOST_EFFORT, leads_on=leads_to(shown[0], zones))
-            settled = self._settle(shown[0], zones, counts, when, again)
+            settled = yield from self._settle(shown[0], zones, counts, when, again)
         return shown[0] if settled else None
 
     def _filter(self, topology: UndatedTopology) -> Collection[str] | None:
@@ -215,7 +259,7 @@ class Belief:
         counts: Callable[[str], bool],
         when: float,
         how: Again = ONCE,
-    ) -> bool:
+    ) -> Generator[int, None, bool]:
         """
         Keep the states after the last shown arrival that agree with the topology, and replay the later arrivals from them.
 
@@ -228,7 +272,7 @@ class Belief:
             # This topology is older than the oldest kept arrival, or newer, and a departure has not been seen yet.
             # Placements do not change, so in both cases the states before all arrivals must agree.
             if kept := [one for one in self._states(0) if agrees(one, shown, zones)]:
-                self._begin(0, kept)
+                yield from self._begin(0, kept)
             return bool(kept)
         news = sorted(uid for uid in absent if uid not in self.left)
         earlier = self.arrivals, self.last, self.hypotheses, dict(self.left)
@@ -237,7 +281,7 @@ class Belief:
             self.left.update(dict.fromkeys(news, when))
             # Copies, because a replay writes ``before``, and a topology that fits no state must not change anything.
             self.arrivals = [each.copy() for each in self.arrivals]
-            self._replay(0, how, until=place)
+            yield from self._replay(0, how, until=place)
             absent |= not_shown(self._states(place), shown, counts)
         # Unexplained states are dropped: arrivals before the topology are not replayed again.
         there = [one for one in self._states(place) if not one.unexplained and all(one.has(uid) for uid in shown)]
@@ -259,7 +303,7 @@ class Belief:
         latest = self.arrivals[until].when if until < len(self.arrivals) else when
         self.left.update({uid: min(latest, self.left.get(uid, when)) for uid in sorted(absent)})
         self.arrivals = self.arrivals[place:]
-        self._begin(0, kept)
+        yield from self._begin(0, kept)
         return True
 
     def _stays(self, uid: str) -> bool:
@@ -270,18 +314,29 @@ class Belief:
         """
         Return the hypotheses, and the states in which one more pod has left before a pod without a verdict arrived.
 
-        Raise ``TooManyWays`` if there are too many states.
+        Raise ``TooManyWays`` if there are too many states, or if the belief is ``busy``.
         """
+        if self._unseen is None and not self.busy:
+            self.do(self._look_unseen())
+        if not self._unseen:
+            raise TooManyWays
+        return self._unseen
+
+    def _look_unseen(self) -> Work:
         first = next((at for at, each in enumerate(self.arrivals) if each.known is None), None)
         if first is None:
-            return self.hypotheses
+            self._unseen = self.hypotheses
+            return
         others: Sequence[Hypothesis] = ()
-        with limited(DECISION):
+        budget = limited(DECISION)
+        try:
             for each in self.arrivals[first:]:
-                others = with_one_unseen(each, others, self.left, self.fates.get(each.uid))
-                if len(others) > MOST_HYPOTHESES:
-                    raise TooManyWays
-            return distinct(after for one in [*self.last, *others] for after in without_left(one, self.left))
+                others = yield from with_one_unseen(each, others, self.left, self.fates.get(each.uid), budget)
+            with budget:
+                found = distinct(after for one in [*self.last, *others] for after in without_left(one, self.left))
+        except TooManyWays:
+            found = []
+        self._unseen = found if len(others) <= MOST_HYPOTHESES else []
 
     def keep(self, uids: Collection[str]) -> None:
         """Forget departed pods, except for ``uids`` and for pods whose grant is not known, because their part of the sums is not known."""
@@ -289,7 +344,7 @@ class Belief:
         for each in self.arrivals:
             each.before = forgetting(each.before, uids)
 
-    def _judged(self, uid: str, when: float, *, admitted: bool) -> None:
+    def _judged(self, uid: str, when: float, *, admitted: bool) -> Work:
         self.fates[uid] = admitted
         if not admitted:
             self.undated = [each.without(uid, surely=True) for each in self.undated]
@@ -305,7 +360,7 @@ class Belief:
             self.last = kept or [unexplained(one, uid, admitted=admitted) for one in self.last]
             self._conclude()
         else:
-            self._replay(at)
+            yield from self._replay(at)
 
     def _place(self, uid: str) -> int | None:
         return next((at for at, each in enumerate(self.arrivals) if each.uid == uid), None)
@@ -314,14 +369,14 @@ class Belief:
         """Return the states before this arrival, or those after the last arrival if there is no such arrival."""
         return self.arrivals[at].before if at < len(self.arrivals) else self.last
 
-    def _begin(self, at: int, states: list[Hypothesis]) -> None:
+    def _begin(self, at: int, states: list[Hypothesis]) -> Work:
         if at < len(self.arrivals):
             self.arrivals[at].before = states
         else:
             self.last = states
-        self._replay(at)
+        yield from self._replay(at)
 
-    def _replay(self, first: int, how: Again = ONCE, until: int | None = None) -> None:
+    def _replay(self, first: int, how: Again = ONCE, until: int | None = None) -> Work:
         """
         Replay the arrivals from index ``first`` on.
 
@@ -336,7 +391,7 @@ class Belief:
             each.unseen = None
             # An equal share of the steps, plus the steps that earlier arrivals did not need.
             share = left // (end - at)
-            states, shortened, rest = advance(each.before, each, self.left, self.fates.get(each.uid), share)
+            states, shortened, rest = yield from advance(each.before, each, self.left, self.fates.get(each.uid), share)
             left -= share - rest
             if shortened:
                 self.shortened = max(self.shortened, given_up(each.before, states))
@@ -574,7 +629,7 @@ MOST_STATES: Final = 16
 
 def refused_ones(belief: Belief | None) -> list[Arrival]:
     """Return the pods in flight that every state rejects, or an empty list if certain rejections cannot be found on this node."""
-    if belief is None or not belief.arrivals or belief.lost or belief.overflow or belief.shortened:
+    if belief is None or belief.busy or not belief.arrivals or belief.lost or belief.overflow or belief.shortened:
         return []
     states = belief.hypotheses
     rejected = {it.uid for it in belief.arrivals if it.known is None}

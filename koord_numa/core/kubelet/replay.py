@@ -9,7 +9,7 @@ arriving pod are followed: if the decision is the same with the leaving pod stil
 for both.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations, dropwhile, islice
 from typing import Final
@@ -36,7 +36,16 @@ from koord_numa.core.kubelet.hypothesis import (
     variant_of,
 )
 from koord_numa.core.kubelet.node_config import located, packs_sockets
-from koord_numa.core.kubelet.state import EVENT, Grant, KubeletNode, KubeletState, OverBudget, TooManyWays, limited
+from koord_numa.core.kubelet.state import (
+    EVENT,
+    Budget,
+    Grant,
+    KubeletNode,
+    KubeletState,
+    OverBudget,
+    TooManyWays,
+    limited,
+)
 from koord_numa.core.kubelet.variants import (
     Departed,
     Owners,
@@ -573,26 +582,34 @@ def not_shown(states: Iterable[Hypothesis], shown: Collection[str], counts: Call
 
 def advance(
     states: Sequence[Hypothesis], arrival: Arrival, left: Mapping[str, float], admitted: bool | None, steps: int
-) -> tuple[list[Hypothesis], bool, int]:
+) -> Generator[int, None, tuple[list[Hypothesis], bool, int]]:
     """
     Return the states after this pod reached the kubelet, whether states were given up, and the remaining steps.
 
     ``admitted`` is the verdict, or ``None`` if it is not known. ``left`` maps the uids of pods that are gone by now to
     the time at which that was seen. If no state explains the verdict, or if too many states are possible, all states
     are kept and marked as unexplained. If ``steps`` are spent, the states with the highest uncertainty are given up.
+    Yield the number of steps after each of them.
     """
     found: list[Hypothesis] = []
     others: list[Hypothesis] = []
     given_up = False
-    with limited(steps + BEYOND) as budget:
-        try:
-            for state in sorted(states, key=lambda one: one.uncertainty):
-                for after in _outcomes_of_orders(state, arrival, left):
-                    (found if admitted in (None, after.has(arrival.uid)) else others).append(after)
-                    if found and budget.left < BEYOND:
-                        raise OverBudget
-        except TooManyWays:
-            given_up = True
+    budget = limited(steps + BEYOND)
+    likely_first = sorted(states, key=lambda one: one.uncertainty)
+    outcomes = chain.from_iterable(_outcomes_of_orders(state, arrival, left) for state in likely_first)
+    try:
+        while True:
+            before = budget.left
+            with budget:
+                after = next(outcomes, None)
+            if after is None:
+                break
+            (found if admitted in (None, after.has(arrival.uid)) else others).append(after)
+            if found and budget.left < BEYOND:
+                raise OverBudget
+            yield before - budget.left
+    except TooManyWays:
+        given_up = True
     afterwards = _explained(found, others, arrival, admitted)
     if not afterwards:
         afterwards = [unexplained(one, arrival.uid, admitted=admitted is not False) for one in states]
@@ -652,23 +669,31 @@ def _outcomes_of_orders(state: Hypothesis, arrival: Arrival, left: Mapping[str, 
 
 
 def with_one_unseen(
-    arrival: Arrival, others: Sequence[Hypothesis], left: Mapping[str, float], admitted: bool | None
-) -> list[Hypothesis]:
+    arrival: Arrival, others: Sequence[Hypothesis], left: Mapping[str, float], admitted: bool | None, budget: Budget
+) -> Generator[int, None, list[Hypothesis]]:
     """
     Return the states after this pod reached the kubelet in which one more pod has left without an event.
 
     In ``others`` that pod left before an earlier arrival. A departure before this arrival counts only if the kubelet
-    then decides differently: otherwise a later departure stands for it.
+    then decides differently: otherwise a later departure stands for it. Yield the number of steps after every state.
     """
     if arrival.unseen is not None and arrival.unseen[0] is others and arrival.unseen[1] is admitted:
         return arrival.unseen[2]
     uid = arrival.uid
-    found = [after for one in others for after in _outcomes_of_orders(one, arrival, left)]
+    found: list[Hypothesis] = []
+    for one in others:
+        before = budget.left
+        with budget:
+            found += _outcomes_of_orders(one, arrival, left)
+        yield before - budget.left
     for one in arrival.before:
-        decisions = {_decision(after, uid) for after in _outcomes_of_orders(one, arrival, left)}
-        for away in one_of_each_kind(one, [other for other in one.state.pods if other not in left]):
-            more = _outcomes_of_orders(released(one, away), arrival, left)
-            found += [after for after in more if _decision(after, uid) not in decisions]
+        before = budget.left
+        with budget:
+            decisions = {_decision(after, uid) for after in _outcomes_of_orders(one, arrival, left)}
+            for away in one_of_each_kind(one, [other for other in one.state.pods if other not in left]):
+                more = _outcomes_of_orders(released(one, away), arrival, left)
+                found += [after for after in more if _decision(after, uid) not in decisions]
+        yield before - budget.left
     found = distinct(one for one in found if admitted in (None, one.has(uid)))
     arrival.unseen = others, admitted, found
     return found

@@ -176,6 +176,9 @@ class KubeletView:
     explorations: Explorations | None = field(default=None, repr=False, compare=False)
     newer: str = ""  # the kubelet's version, if it is newer than the modeled managers
     overlooked: Overlooked = NONE_OVERLOOKED  # use of running pods that is not published, charged to every NUMA node
+    is_behind: bool = (
+        False  # whether events are not replayed yet, so that no pod that the kubelet would align is placed
+    )
     is_settled: bool = False  # whether there is one state without unknowns, as for nodes that are not followed
     state: KubeletState = field(init=False, repr=False, compare=False)  # the most likely state
 
@@ -189,7 +192,7 @@ class KubeletView:
 
     def problem_with(self, request: PodRequest) -> str:
         """Return why the kubelet's decision on the pod cannot be predicted, or an empty string."""
-        if self.problem and any(part.cpus or part.memory or part.devices for _, part in pod_demand(request).containers):
+        if self.problem and asks_kubelet(request):
             return self.problem
         node = self.state.node
         # PodLevelResourceManagers (KEP-5526) is alpha in 1.36: off by default, and probably on by default in later
@@ -212,6 +215,11 @@ class KubeletView:
         published = self.frame.topology
         zones = tuple(_left(zone, self.state) for zone in published.zones) if self.followed else self.zones
         return replace(published, zones=zones)
+
+
+def asks_kubelet(request: PodRequest) -> bool:
+    """Return whether a resource manager of a kubelet may allocate anything to the pod."""
+    return any(part.cpus or part.memory or part.devices for _, part in pod_demand(request).containers)
 
 
 def kubelet_view(

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -75,7 +76,11 @@ class Cache:
     clock: Callable[[], float] = lambda: 0.0  # monotonic seconds
     headroom: ResourceList = field(default_factory=dict)  # kept free on every node that is not dedicated
     stated: tuple[StatedOptions, ...] = ()  # configured options of kubelets that publish none
-    explores_later: bool = False  # whether ``explore`` is called, so that decisions may take several slices
+    # Called when ``explore`` must continue a replay or an evaluation of kubelet states; ``None``: nothing takes several slices.
+    on_unfinished: Callable[[], None] | None = None
+    on_error: Callable[[str, Exception], None] | None = (
+        None  # called with a node that could not be evaluated by ``explore``
+    )
     _exploring: dict[str, None] = field(default_factory=dict)  # nodes with unfinished evaluations of kubelet states
     _unjudged: set[str] = field(default_factory=set)  # names of nodes with pods to compare with their topology
     _moved: set[str] = field(
@@ -234,12 +239,19 @@ class Cache:
         return info if inferred and info is not None and info.history.exact is None else None
 
     def explore(self) -> bool:
-        """Run a slice of one unfinished evaluation of kubelet states. Return whether there was one."""
+        """Run a slice of one unfinished replay or evaluation of kubelet states. Return whether there was one."""
         name = next(iter(self._exploring), None)
         if name is None:
             return False
         info = self.nodes.get(name)
-        if info is None or info.explore():
+        try:
+            finished = info is None or info.explore()
+        except Exception as error:
+            if self.on_error is None:
+                raise
+            self.on_error(name, error)
+            finished = True
+        if finished:
             del self._exploring[name]
             if info is not None:
                 self.on_change(ClusterEvent.TOPOLOGY_CHANGED, info, None)
@@ -411,11 +423,15 @@ class Cache:
     def _info(self, name: str) -> NodeInfo:
         if (info := self.nodes.get(name)) is None:
             info = self.nodes[name] = NodeInfo(name, headroom=self.headroom, stated=self.stated)
-            info.explore_later = self._explore_later if self.explores_later else None
+            if self.on_unfinished is not None:
+                info.explore_later = self._explore_later
+                info.history.later = partial(self._explore_later, name)
         return info
 
     def _explore_later(self, name: str) -> None:
         self._exploring[name] = None
+        if self.on_unfinished is not None:
+            self.on_unfinished()
 
     def _forget_if_empty(self, info: NodeInfo) -> None:
         if info.empty:

@@ -4,7 +4,7 @@ Events of one kubelet-owned node in order (binds, verdicts, departures, topologi
 Updates ``core/kubelet/belief`` and determines from the fingerprint which pods a topology shows. It makes no decisions.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
@@ -323,8 +323,24 @@ class KubeletHistory:
     young: bool = False
     oldest: float = -inf
     exact: Belief | None = None  # from the kubelet's own state, where the node agent publishes it
+    later: Callable[[], None] | None = (
+        None  # called when ``advance`` must continue a replay; ``None``: replays end at once
+    )
     _checkpoint: KubeletCheckpoint | None = None  # initial state of ``exact``
     _reading: LastReading = field(default_factory=LastReading)
+
+    @property
+    def busy(self) -> bool:
+        """Whether events are not replayed completely."""
+        return any(one is not None and one.busy for one in (self.belief, self.exact))
+
+    def advance(self) -> bool:
+        """Run a slice of the replays. Return whether they are finished."""
+        for one in (self.belief, self.exact):
+            if one is not None and one.busy:
+                one.advance()
+                break
+        return not self.busy
 
     def observe(self, pod: Pod, now: float) -> None:
         """Process a pod that is bound to the node, or its update."""
@@ -445,19 +461,23 @@ class KubeletHistory:
         if reading.tells and reading.shown is None:
             # The fingerprint includes pods that no event has shown yet. Their requests are unknown.
             return
-        if belief is not None and belief.begins_again and reading.shown is not None and not reading.namesakes:
-            self.belief = belief = None  # the topology gives a better initial state
-        if belief is not None and not (belief.lost and not reading.tells):
-            seen = self._report(belief, reading, topology, frame)
-            if seen is not None:
-                self._now_shown(frozenset(seen), reading)
-                return
-            if reading.tells:
-                self.belief = None  # the amounts contradict every hypothesis
-        if reading.shown is not None:
+        if belief is not None:
+            belief.do(self._compare(belief, reading, frame, self.now))
+        elif reading.shown is not None:
             self._now_shown(reading.shown, reading)
-        if belief is not None and belief.lost:
+
+    def _compare(self, belief: Belief, reading: Reading, frame: NodeConfig, now: float) -> Generator[int, None, None]:
+        """Compare the belief with the topology of ``frame``, after all earlier events. It ends if a new one would know more."""
+        seen, ends = None, belief.begins_again and reading.shown is not None and not reading.namesakes
+        if not ends and (reading.tells or not belief.lost):
+            seen = yield from self._report(belief, reading, frame, now)
+            ends = seen is None and reading.tells  # the amounts contradict every hypothesis
+        if ends or (belief.lost and seen is None):
             self.belief = None
+        if seen is not None:
+            self._now_shown(frozenset(seen), reading)
+        elif reading.shown is not None:
+            self._now_shown(reading.shown, reading)
 
     def judge_again(self) -> Reading | None:
         """
@@ -471,7 +491,8 @@ class KubeletHistory:
         reading = self._read(self.frame)
         if reading.shown is None:
             return None
-        if self.shown != reading.shown - reading.namesakes or self.belief is None or self.belief.lost:
+        is_lost = self.belief is None or (self.belief.lost and not self.belief.busy)
+        if self.shown != reading.shown - reading.namesakes or is_lost:
             self.publish(self.frame.topology, self.frame)
         return reading
 
@@ -483,8 +504,8 @@ class KubeletHistory:
             self.publish(self.frame.topology, self.frame)
 
     def _report(
-        self, belief: Belief, reading: Reading, topology: NodeResourceTopology, frame: NodeConfig
-    ) -> Collection[str] | None:
+        self, belief: Belief, reading: Reading, frame: NodeConfig, now: float
+    ) -> Generator[int, None, Collection[str] | None]:
         """
         Compare the belief with a topology. Return the pods that the topology shows, ``None`` if no hypothesis agrees.
 
@@ -493,7 +514,8 @@ class KubeletHistory:
         guesses = islice(sets(self.pods.values(), reading.counted, self.shown), MOST_GUESSES)
         followed = tied_sets(guesses if reading.shown is None else reading.ways, self.pods, frame)
         certain = reading.shown is not None and len(followed) == 1
-        return belief.report(followed, topology.zones, reading.counted.__contains__, self.now, certain=certain)
+        counts = reading.counted.__contains__
+        return (yield from belief.report(followed, frame.topology.zones, counts, now, certain=certain))
 
     def is_tied(self, pod: Pod) -> bool:
         """Return whether the kubelet's managers allocate resources to the pod; true while their configuration is unknown."""
@@ -532,12 +554,12 @@ class KubeletHistory:
         """
         if self.belief is None:
             self.belief = self._begin(frame, hidden)
-        return [] if self.belief.lost else self.belief.hypotheses
+        return [] if self.belief.lost and not self.belief.busy else self.belief.hypotheses
 
     def most_cpus(self) -> dict[int, int] | None:
         """Return the maximum of free exclusive CPUs by NUMA ID over all states; ``None`` if the kubelet is not tracked."""
         belief = self.belief
-        return None if belief is None or belief.lost else most_cpus(belief.hypotheses)
+        return None if belief is None or belief.lost or belief.busy else most_cpus(belief.hypotheses)
 
     def _read_checkpoint(self, checkpoint: KubeletCheckpoint | None, frame: NodeConfig) -> bool:
         """Return whether the topology has the kubelet's exact state. A changed state replaces the candidates."""
@@ -553,7 +575,9 @@ class KubeletHistory:
         """Return the belief that starts with the kubelet's exact state. Pods that are not in it are treated as arriving later."""
         requests = {known.uid: known.request for known in self.pods.values()}
         known_to_kubelet = checkpoint.active | checkpoint.pods.keys() | checkpoint.gone
-        belief = Belief([exact_hypothesis(frame, checkpoint, requests)], on_truncation=OnTruncation.WAIT)
+        belief = Belief(
+            [exact_hypothesis(frame, checkpoint, requests)], on_truncation=OnTruncation.WAIT, later=self.later
+        )
         order = sorted(self.pods.values(), key=lambda known: known.order)
         arrived = [
             Arrival(it.uid, it.request, it.bound, it.judged if it.started else None)
@@ -577,7 +601,7 @@ class KubeletHistory:
         if not order_is_known(arrived):
             return Belief([], overflow=ORDER_UNKNOWN)
         self.shown = frozenset(known.uid for known in shown)
-        belief = Belief(starts(frame))
+        belief = Belief(starts(frame), later=self.later)
         # Pods that are not shown were bound after the topology was created: the belief begins before them.
         for known in arrived:
             belief.arrive(known.uid, known.request, known.bound)
@@ -603,7 +627,7 @@ class KubeletHistory:
         starts = used_starts(frame, shown, others)
         if not starts:
             return Belief([], overflow="the pods known to be there do not explain what is in use")
-        belief = Belief(starts, on_truncation=OnTruncation.WAIT)
+        belief = Belief(starts, on_truncation=OnTruncation.WAIT, later=self.later)
         later = [known for known in tied if known.uid not in before]
         arrived = [Arrival(it.uid, it.request, it.bound, it.judged if it.started else None) for it in later]
         left = [known for known in tied if known.left and (known.uid in shown or known.uid not in before)]

@@ -370,7 +370,16 @@ class NodeInfo:
         return self._candidate
 
     def explore(self) -> bool:
-        """Run a slice of the evaluations of the kubelet's states. Return whether they are finished or the node has changed."""
+        """
+        Run a slice of the replays and evaluations of the kubelet's states.
+
+        Return whether they are finished or the node has changed.
+        """
+        if self.history.busy:
+            if not self.history.advance():
+                return False
+            self.touch()
+            return True
         offer = self._candidate.offer if self._candidate is not None else None
         explorations = offer.explorations if isinstance(offer, KubeletView) else None
         if explorations is not None and not explorations.advance():
@@ -469,19 +478,24 @@ class NodeInfo:
         frame = frame_of(node, topology, self.history.frame)
         exact = self.history.exact
         # If a kubelet decision matches no state, published amounts are used until the next state is published.
-        if exact is not None and (exact.given_up or not exact.lost):
+        if exact is not None and (exact.busy or exact.given_up or not exact.lost):
             return self._exact_view(node, frame, exact, booked, nominees)
         unpublished, others = self.unreported.hidden, None
-        if hypotheses := self.history.hypotheses(frame, unpublished):
+        hypotheses = self.history.hypotheses(frame, unpublished)
+        if self.history.busy:
+            others = None
+        elif hypotheses:
             coming = {uid: it.pod.request for uid, it in nominees.items()}
             hypotheses, others = self._expecting(hypotheses, coming)
         evidence = CoreEvidence(self.admitted_counts(), self.history.evidence.keeps_cores, settled=others is None)
         if hypotheses:
-            return replace(followed_view(node, frame, hypotheses, booked, evidence), in_flight=others)
+            view = followed_view(node, frame, hypotheses, booked, evidence)
+            return replace(view, in_flight=others, is_behind=self.history.busy)
         overlooked = overlooked_use(frame, self._surely_shown())
         unpublished = unpublished.union(nominees) if nominees else unpublished  # no topology shows the nominees yet
         there = PodsThere(booked, unpublished, bool(self.pods) or topology.in_use, overlooked)
-        return inferred_view(frame, node, there, evidence)
+        view = inferred_view(frame, node, there, evidence)
+        return replace(view, is_behind=True) if self.history.busy else view
 
     def _expecting(
         self, hypotheses: list[Hypothesis], coming: Mapping[str, PodRequest]
@@ -518,10 +532,10 @@ class NodeInfo:
         try:
             hypotheses = exact.with_one_unseen()
         except TooManyWays:
-            problem = TOO_MANY
+            problem = "" if exact.busy else TOO_MANY
         hypotheses = expecting_on_each(hypotheses, {uid: it.pod.request for uid, it in nominees.items()})
         view = followed_view(node, frame, hypotheses, booked, CoreEvidence())
-        return replace(view, cores=NO_RULE, problem=view.problem or problem)
+        return replace(view, cores=NO_RULE, problem=view.problem or problem, is_behind=exact.busy)
 
     def _ports_with(self, nominees: Mapping[str, Nominee]) -> tuple[HostPort, ...]:
         if not self._ports and not nominees:

@@ -264,10 +264,10 @@ def is_tied(demand: PodDemand, frame: NodeConfig) -> bool:
 def tied_sets(
     sets_of_pods: Iterable[Collection[str]], pods: Mapping[str, KnownPod], frame: NodeConfig
 ) -> list[Sequence[str]]:
-    """Return the distinct sets after omitting pods to which the kubelet's managers allocate nothing."""
+    """Return the distinct sets after omitting pods to which the kubelet's managers allocate nothing, or that were never admitted."""
     found: dict[frozenset[str], Sequence[str]] = {}
     for one in sets_of_pods:
-        tied = [uid for uid in one if is_tied(pod_demand(pods[uid].request), frame)]
+        tied = [uid for uid in one if uid in pods and is_tied(pod_demand(pods[uid].request), frame)]
         found.setdefault(frozenset(tied), tied)
     return [*found.values()]
 

@@ -1,7 +1,7 @@
 """Small nodes and pods for the tests of the kubelet's admission, in a few words each."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Generator, Mapping
+from typing import Any, TypeVar, cast
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.state import DevicePool, KubeletNode, PluginDevice
@@ -10,6 +10,8 @@ from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import ResourceList
 from tests.machines import machine
+
+T = TypeVar("T")
 
 GI = 1 << 30
 ROOMY: ResourceList = {"cpu": 10**9, "memory": 10**18, "pods": 110, "vendor.com/gpu": 1000, "hugepages-2Mi": 10**18}
@@ -75,3 +77,12 @@ def sidecar(cpus: float, name: str = "side", **more: int) -> Container:
 def pod(*containers: Container, **more: Any) -> PodRequest:
     """A pod of these containers."""
     return PodRequest(containers=containers, **more)
+
+
+def finished(work: Generator[int, None, T]) -> T:
+    """Run work to its end, and return its result."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return cast("T", end.value)

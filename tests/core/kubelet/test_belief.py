@@ -16,7 +16,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import MILLI
 from koord_numa.core.value_objects import replace
-from tests.core.kubelet.nodes import app, init, node, pod
+from tests.core.kubelet.nodes import app, finished, init, node, pod
 
 
 def _node() -> KubeletNode:
@@ -51,7 +51,7 @@ def test_a_pod_that_left_may_have_left_before_another_came() -> None:
     assert _free(belief) == {(2, 4)}
     belief.depart("old", 11.0)
     assert _free(belief) == {(8, 4), (4, 8)}
-    assert belief.report([["new"]], _zones(4, 0), _everyone, 20.0, certain=True) == ["new"]
+    assert finished(belief.report([["new"]], _zones(4, 0), _everyone, 20.0, certain=True)) == ["new"]
     assert _free(belief) == {(4, 8)}
 
 
@@ -82,8 +82,8 @@ def test_a_topology_shows_that_pods_have_left_unseen() -> None:
     for uid, cpus, when in (("a", 6, 0.0), ("b", 4, 1.0), ("c", 2, 2.0)):
         belief.arrive(uid, pod(app(cpus)), when)
         belief.started(uid, when)
-    assert belief.report([["b", "c"]], _zones(4, 2), _everyone, 20.0, certain=True) is None
-    assert belief.report([["b", "c"]], _zones(2, 4), _everyone, 20.0, certain=True) == ["b", "c"]
+    assert finished(belief.report([["b", "c"]], _zones(4, 2), _everyone, 20.0, certain=True)) is None
+    assert finished(belief.report([["b", "c"]], _zones(2, 4), _everyone, 20.0, certain=True)) == ["b", "c"]
     assert _free(belief) == {(6, 4)}
 
 
@@ -95,9 +95,9 @@ def test_a_late_topology_is_of_the_moment_of_its_last_pod() -> None:
     belief.depart("a", 12.0)
     belief.arrive("c", pod(app(5)), 13.0)
     assert _free(belief) == {(3, 4), (4, 3)}
-    assert belief.report([["a"]], _zones(6, 0), _everyone, 14.0, certain=True) == ["a"]
+    assert finished(belief.report([["a"]], _zones(6, 0), _everyone, 14.0, certain=True)) == ["a"]
     assert _free(belief) == {(3, 4), (4, 3)}
-    assert belief.report([["b"]], _zones(0, 4), _everyone, 15.0, certain=True) == ["b"]
+    assert finished(belief.report([["b"]], _zones(0, 4), _everyone, 15.0, certain=True)) == ["b"]
     assert _free(belief) == {(3, 4)}
 
 
@@ -116,7 +116,7 @@ def test_a_topology_may_be_newer_than_a_pod_that_was_refused() -> None:
     """It shows no refused pod, so that another one may have left after that one came, which explains why it was refused."""
     belief = _with_one_refused()
     belief.depart("gone", 30.0)
-    assert belief.report([["there"]], _zones(0, 4), _everyone, 35.0, certain=True) == ["there"]
+    assert finished(belief.report([["there"]], _zones(0, 4), _everyone, 35.0, certain=True)) == ["there"]
     assert not belief.lost
     assert _free(belief) == {(8, 4)}
 
@@ -127,7 +127,7 @@ def test_unshown_pods_left_before_later_shown_pods_arrived() -> None:
     belief.arrive("late", pod(app(4)), 30.0)
     belief.started("late", 31.0)
     assert _free(belief) == {(2, 0)}
-    assert belief.report([["there"]], _zones(0, 4), _everyone, 35.0, certain=True) == ["there"]
+    assert finished(belief.report([["there"]], _zones(0, 4), _everyone, 35.0, certain=True)) == ["there"]
     assert _free(belief) == {(4, 4)}
     # The news comes after what the topology has told.
     belief.depart("gone", 40.0)
@@ -146,7 +146,7 @@ def test_a_state_that_was_given_up_is_found_again_by_a_topology(monkeypatch: pyt
     belief.depart("old", 13.0)
     assert belief.overflow
     assert _free(belief) == {(8, 1)}
-    assert belief.report([["new", "next"]], _zones(7, 0), _everyone, 20.0, certain=True) == ["new", "next"]
+    assert finished(belief.report([["new", "next"]], _zones(7, 0), _everyone, 20.0, certain=True)) == ["new", "next"]
     assert _free(belief) == {(1, 8)}
     assert not belief.overflow
 
@@ -204,7 +204,7 @@ def test_a_contradiction_leaves_the_belief_as_it_was() -> None:
     belief = _belief(_node())
     belief.arrive("a", pod(app(6)), 0.0)
     belief.started("a", 1.0)
-    assert belief.report([["a"]], _zones(0, 6), _everyone, 2.0, certain=True) is None
+    assert finished(belief.report([["a"]], _zones(0, 6), _everyone, 2.0, certain=True)) is None
     assert _free(belief) == {(2, 8)}
 
 
@@ -271,7 +271,7 @@ def test_a_late_topology_is_explained_however_much_came_after_it(seed: int) -> N
             belief.depart(unseen.pop(0), number + 0.5)
         moment = state if early else moment
     assert belief.shortened
-    assert belief.report([list(moment.pods)], _published(moment), _everyone, 100.0, certain=True) is not None
+    assert finished(belief.report([list(moment.pods)], _published(moment), _everyone, 100.0, certain=True)) is not None
 
 
 def test_without_alignment_topologies_count_what_is_settled_once() -> None:
@@ -279,10 +279,10 @@ def test_without_alignment_topologies_count_what_is_settled_once() -> None:
     belief = _belief(replace(node("2x1x4x2", policy=KubeletPolicy.NONE), ids_are_real=False))
     belief.arrive("a", pod(app(2)), 0.0)
     belief.started("a", 1.0)
-    assert belief.report([["a"]], _zones(2, 0), _everyone, 10.0, certain=True) == ["a"]
+    assert finished(belief.report([["a"]], _zones(2, 0), _everyone, 10.0, certain=True)) == ["a"]
     belief.arrive("b", pod(app(3)), 20.0)
     belief.started("b", 21.0)
-    assert belief.report([["a", "b"]], _zones(2, 3), _everyone, 30.0, certain=True) == ["a", "b"]
+    assert finished(belief.report([["a", "b"]], _zones(2, 3), _everyone, 30.0, certain=True)) == ["a", "b"]
     assert _free(belief) == {(6, 5)}
 
 

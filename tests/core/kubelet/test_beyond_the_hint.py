@@ -10,7 +10,7 @@ from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.resources import MILLI
 from koord_numa.core.value_objects import replace
-from tests.core.kubelet.nodes import app, gpus, init, node, pod
+from tests.core.kubelet.nodes import app, finished, gpus, init, node, pod
 
 
 def _free(belief: Belief) -> set[tuple[int, ...]]:
@@ -46,7 +46,10 @@ def test_cpus_beyond_the_hint_may_come_from_any_numa_node(place: int) -> None:
         )
         for numa in range(4)
     ]
-    assert belief.report([["first", "beside"]], zones, lambda _: True, 20.0, certain=True) == ["first", "beside"]
+    assert finished(belief.report([["first", "beside"]], zones, lambda _: True, 20.0, certain=True)) == [
+        "first",
+        "beside",
+    ]
     assert _free(belief) == {tuple(4 - used.get(numa, 0) for numa in range(4))}
 
 

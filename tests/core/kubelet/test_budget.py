@@ -1,18 +1,24 @@
 """The steps of a decision: they end it, and what cannot be decided waits."""
 
+from collections.abc import Generator
+
 import pytest
 
-from koord_numa.core.kubelet import admission, state
+from koord_numa.core.kubelet import admission, belief, state
 from koord_numa.core.kubelet.admission import NOT_YET, TOO_MANY, would_admit
 from koord_numa.core.kubelet.state import OverBudget, limited, spend
 from koord_numa.core.kubelet.view import ONE_SLICE, Explorations, KubeletView
 from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.preempt.dry_run import Nominee
 from koord_numa.core.scheduling.filters import ClusterEvent
+from koord_numa.core.state.inventory import NodeSnapshot
 from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace
+from koord_numa.engine.cache.cache import Cache
 from koord_numa.wire import parse_pod
 from tests.kubelets.hardest import QUESTIONS, hardest
+from tests.kubelets.node_life import NodeLife
 
 
 def test_steps_end_with_the_budget_that_they_are_taken_from() -> None:
@@ -80,6 +86,68 @@ def test_a_decision_is_repeated_when_its_slices_are_finished() -> None:
     assert events == [ClusterEvent.TOPOLOGY_CHANGED]
     answer = life.ask(QUESTIONS[1])
     assert not (isinstance(answer, Rejection) and answer.detail == NOT_YET)
+
+
+class SlicedLife(NodeLife):
+    """A life whose events are replayed in slices, the last of them before the next decision."""
+
+    most_behind = 0
+
+    def _new_cache(self) -> Cache:
+        return Cache(lambda *_: None, clock=lambda: self.now, on_unfinished=lambda: None)
+
+    def seen(self) -> NodeSnapshot | None:
+        history = self.cache.nodes["n"].history
+        if history.busy:
+            self.most_behind = max(self.most_behind, len(history.belief._line) if history.belief else 0)
+            behind = super().seen()
+            assert behind is not None
+            assert isinstance(behind.offer, KubeletView)
+            answer = would_admit(parse_pod(self.pod("question", QUESTIONS[0])).request, behind.offer)
+            assert isinstance(answer, Rejection)
+            assert (answer.detail, answer.resolvable) == (NOT_YET, False)
+        while self.cache.explore():
+            pass
+        return super().seen()
+
+
+def test_replays_in_slices_lead_to_the_states_of_replays_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = hardest(KubeletPolicy.RESTRICTED, pods=10)
+    monkeypatch.setattr(belief, "SLICE", 3)
+    later = hardest(KubeletPolicy.RESTRICTED, pods=10, of=SlicedLife)
+    for life in (at_once, later):
+        life.settle()
+        life.end(0)
+        life.settle()
+        life.scan()
+        life.deliver()
+    answers = [[life.ask(spec) for spec in QUESTIONS] for life in (at_once, later)]
+    assert answers[0] == answers[1]
+    first, second = [life.cache.nodes["n"].history.belief for life in (at_once, later)]
+    assert first is not None
+    assert second is not None
+    assert (first.hypotheses, first.arrivals, first.left) == (second.hypotheses, second.arrivals, second.left)
+    sets = [[(it.when, {*map(frozenset, it.shown)}) for it in one.undated] for one in (first, second)]
+    assert sets[0] == sets[1]
+    assert isinstance(later, SlicedLife)
+    assert later.most_behind > 1  # events waited in line
+
+
+def _failing() -> Generator[int, None, None]:
+    yield 2 * state.SLICE
+    raise ValueError("as told")
+
+
+def test_a_failing_replay_harms_its_node_only() -> None:
+    life, failed = hardest(of=SlicedLife), list[str]()
+    cache = life.cache
+    cache.on_error = lambda name, _: failed.append(name)
+    known = cache.nodes["n"].history.belief
+    assert known is not None
+    known.do(_failing())
+    while cache.explore():
+        pass
+    assert failed == ["n"]
 
 
 def test_a_view_without_continuation_has_one_slice() -> None:

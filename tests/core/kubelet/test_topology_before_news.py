@@ -6,7 +6,7 @@ from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.resources import MILLI
 from koord_numa.core.value_objects import replace
-from tests.core.kubelet.nodes import app, node, pod
+from tests.core.kubelet.nodes import app, finished, node, pod
 
 
 def _zones(*used: int) -> list[Zone]:
@@ -20,9 +20,9 @@ def test_what_came_meanwhile_stays_open() -> None:
     for uid, cpus, when in (("a", 6, 0.0), ("b", 2, 1.0)):
         belief.arrive(uid, pod(app(cpus)), when)
         belief.started(uid, when)
-    assert belief.report([["a", "b"]], _zones(8, 0), lambda _: True, 10.0, certain=True) == ["a", "b"]
+    assert finished(belief.report([["a", "b"]], _zones(8, 0), lambda _: True, 10.0, certain=True)) == ["a", "b"]
     belief.arrive("c", pod(app(2)), 20.0)
-    assert belief.report([["a"]], _zones(6, 0), lambda _: True, 21.0, certain=True) == ["a"]
+    assert finished(belief.report([["a"]], _zones(6, 0), lambda _: True, 21.0, certain=True)) == ["a"]
     assert _free(belief) == {(0, 6)}
     belief.depart("b", 22.0)
     assert _free(belief) == {(2, 6), (0, 8)}
@@ -35,7 +35,7 @@ def test_a_departure_before_later_arrivals_stays_open() -> None:
     belief.started("old", 1.0)
     belief.arrive("new", pod(app(4)), 10.0)
     sets = [["old", "new"], ["old"], []]
-    assert belief.report(sets, _zones(6, 0), lambda _: True, 11.0, certain=False) == ["old"]
+    assert finished(belief.report(sets, _zones(6, 0), lambda _: True, 11.0, certain=False)) == ["old"]
     belief.depart("old", 12.0)
     assert _free(belief) == {(8, 4), (4, 8)}
 
@@ -49,7 +49,9 @@ def test_states_that_do_not_lead_to_what_is_shown_are_dropped() -> None:
     belief.depart("gone", 3.0)
     belief.arrive("new", pod(app(2)), 4.0)
     assert _free(belief) == {(0, 8), (6, 2)}
-    assert belief.report([["old", "new"], ["old"]], _zones(0, 6), lambda _: True, 5.0, certain=False) == ["old"]
+    assert finished(belief.report([["old", "new"], ["old"]], _zones(0, 6), lambda _: True, 5.0, certain=False)) == [
+        "old"
+    ]
     belief.started("new", 6.0)
     assert _free(belief) == {(6, 2)}
 

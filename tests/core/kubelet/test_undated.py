@@ -14,7 +14,7 @@ from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.resources import MILLI
 from koord_numa.core.value_objects import replace
-from tests.core.kubelet.nodes import app, init, node, pod
+from tests.core.kubelet.nodes import app, finished, init, node, pod
 
 
 def _zones(*used: int) -> list[Zone]:
@@ -31,7 +31,7 @@ def _free(belief: Belief) -> set[tuple[int, ...]]:
 
 
 def _report(belief: Belief, sets: Sequence[Sequence[str]], used: Sequence[int], when: float) -> object:
-    return belief.report(sets, _zones(*used), lambda _: True, when, certain=False)
+    return finished(belief.report(sets, _zones(*used), lambda _: True, when, certain=False))
 
 
 def _after_one_was_ruled_out() -> Belief:

@@ -65,6 +65,20 @@ def test_a_yes_holds_whichever_pods_have_left(seed: int, policy: KubeletPolicy) 
             assert refused_without(state, asked) is None, asked
 
 
+@pytest.mark.parametrize("policy", [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED])
+@pytest.mark.parametrize("seed", range(15))
+def test_an_admission_with_exact_state_holds_if_one_pod_has_left(seed: int, policy: KubeletPolicy) -> None:
+    dice = Random(seed)
+    state = KubeletState.empty(node("4x1x4x2", policy))
+    for number in range(dice.randint(4, 9)):
+        state = admit_pod(state, str(number), pod(app(dice.randint(1, 6)))).state
+    view = KubeletView("n", (Hypothesis(state),), followed=True)
+    for asked in [initialised(dice, 1) for _ in range(12)]:
+        if isinstance(would_admit(asked, view), KubeletAdmission):
+            gone = refused_without(state, asked)
+            assert gone is None or len(gone) > 1, asked
+
+
 def _with_gpus(*near: int) -> KubeletState:
     here = node("3x1x4x1", KubeletPolicy.SINGLE_NUMA_NODE, devices={"vendor.com/gpu": gpus(*near)})
     return KubeletState.empty(replace(here, ids_are_real=False))

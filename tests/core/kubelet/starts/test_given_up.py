@@ -12,7 +12,7 @@ from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.resources import MILLI
 from koord_numa.core.value_objects import replace
-from tests.core.kubelet.nodes import app, node, pod
+from tests.core.kubelet.nodes import app, finished, node, pod
 
 WHOLE = {"cpu": 8 * MILLI}
 ON_THE_SECOND = [Zone(numa, WHOLE, WHOLE, {"cpu": left * MILLI}) for numa, left in enumerate((8, 4))]
@@ -37,7 +37,7 @@ def _explained(*starts: Hypothesis, shortened: GivenUp) -> bool:
     one = Belief([*starts])
     one.arrive("uid", pod(app(4)), 0.0)
     one.shortened = shortened
-    return one.report([["uid"]], ON_THE_SECOND, lambda _: True, 10.0, certain=True) is not None
+    return finished(one.report([["uid"]], ON_THE_SECOND, lambda _: True, 10.0, certain=True)) is not None
 
 
 def test_a_topology_shows_an_unlikely_option_among_all_states() -> None:
@@ -54,7 +54,7 @@ def test_it_does_not_where_all_likely_states_are_given_up(
     one.arrive("uid", pod(app(4)), 0.0)
     one.last = one.hypotheses = [each for each in one.last if each.options]
     one.shortened = GivenUp.LIKELY
-    assert (one.report([["uid"]], ON_THE_SECOND, lambda _: True, 10.0, certain=True) is not None) is explained
+    assert (finished(one.report([["uid"]], ON_THE_SECOND, lambda _: True, 10.0, certain=True)) is not None) is explained
 
 
 def test_it_does_where_likely_ones_are_left_that_it_contradicts() -> None:

@@ -15,7 +15,7 @@ from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zo
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import MILLI
-from tests.core.kubelet.nodes import GI, ROOMY, app, init, pod
+from tests.core.kubelet.nodes import GI, ROOMY, app, finished, init, pod
 from tests.core.kubelet.starts.lived import lived
 
 CPUS = 8
@@ -141,7 +141,7 @@ def test_an_unlocated_departure_counts_until_it_matters() -> None:
     belief.started("d", 21.0)
     assert _free(belief) == {(1, 3), (2, 2)}
     zones = _two(7, 5).topology.zones
-    assert belief.report([["b", "c", "d"]], zones, lambda _: True, 30.0, certain=True) is not None
+    assert finished(belief.report([["b", "c", "d"]], zones, lambda _: True, 30.0, certain=True)) is not None
     assert _free(belief) == {(1, 3)}
 
 
