@@ -294,9 +294,11 @@ def many(count: int) -> dict[str, JsonObject]:
 
 async def test_thousands_of_nodes_scroll_in_an_offline_file(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    path.write_text(written_page(many(5000)))
+    history = {"sampleSeconds": 30, "scheduled": [2, 3], "rejected": [0, 1], "largest": [8, 4]}
+    path.write_text(written_page({**many(5000), "/api/v1/history": history}))
     async with browser_page(offline=True) as page:
         await page.goto(path.as_uri())
+        await expect(page.locator("figure")).to_contain_text(["Scheduled 5 in 60 s", "Rejected 1 in 60 s", "4–8 CPU"])
         await expect(page.get_by_text("5,000 of 5,000 nodes")).to_be_visible()
         assert await page.locator("a.node").count() < 200
         await page.locator(".window").evaluate("pane => { pane.scrollTop = pane.scrollHeight; }")

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import click
 
-from koord_numa.cli.cluster.access import Access, with_access
+from koord_numa.cli.cluster.access import Access, with_access, with_scheduler
 from koord_numa.cli.parameters import Documented
 
 
@@ -20,9 +20,15 @@ from koord_numa.cli.parameters import Documented
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file to write."
 )
+@with_scheduler
 @with_access
-def command(output: Path, access: Access) -> None:
-    """Write one HTML file with the cluster, every node and every pod that waits; it needs no network and no scheduler."""
+def command(output: Path, access: Access, scheduler: str) -> None:
+    """
+    Write one HTML file with the cluster, every node and every pod that waits. The file needs no network.
+
+    History and decisions are those of the running scheduler, if it is reachable.
+    """
+    from koord_numa.cli.cluster.running import ask
     from koord_numa.cli.cluster.views import cluster_view, node_view, waiting_view
     from koord_numa.cli.render.output import now
     from koord_numa.view.page import written_page
@@ -34,6 +40,10 @@ def command(output: Path, access: Access) -> None:
         "/api/v1/waiting": waiting_view(snapshot),
         "/api/v1/decisions": decisions_document((), now()),
     }
+    for path in ("/api/v1/history", "/api/v1/decisions"):
+        if (answered := ask(access, scheduler, path)) is None:
+            break
+        documents[path] = dict(answered.document)
     # The file contains every document that the page may request, because there is no server.
     for name in sorted(snapshot.scheduler.cache.nodes):
         found = node_view(snapshot, name)

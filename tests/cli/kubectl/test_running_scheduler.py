@@ -91,6 +91,12 @@ async def test_the_leader_answers_by_its_own_record(tmp_path: Path, monkeypatch:
         waiting, bound = await explain(cluster, "wide"), await explain(cluster, "runs")
         document = json.loads((await explain(cluster, "wide", "-o", "json")).output)
         objects = await explain(cluster, "wide", "--scheduler", "none")
+        page = ["page", "-o", str(tmp_path / "page.html"), "--kubeconfig", str(cluster.kubeconfig)]
+        written = await asyncio.to_thread(CliRunner().invoke, main, page)
+    assert written.exit_code == 0
+    html = (tmp_path / "page.html").read_text()
+    assert '"scheduled":[1],"rejected":[1]' in html
+    assert '"pod":"default/runs"' in html.partition('id="doc:/api/v1/decisions">')[2].partition("</script>")[0]
     text = " ".join(waiting.output.split())
     assert waiting.output.splitlines()[-1] == "  From the running scheduler, scheduling/me."
     assert "cannot meet NUMA policy SingleNUMANode" in text

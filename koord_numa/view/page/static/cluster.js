@@ -105,8 +105,8 @@ const historyStrip = () => {
       bars("Rejected", `${number(sum(found.rejected))} in ${span}`, found.rejected),
       bars("Largest aligned request", `${least === most ? "" : `${number(least)}–`}${number(most)} CPU`, found.largest));
   };
+  read().catch(() => {});
   if (!store.embedded) {
-    read().catch(() => {});
     const timer = setInterval(() => (strip.isConnected ? read().catch(() => {}) : clearInterval(timer)), 30000);
   }
   return strip;

@@ -158,7 +158,8 @@ const decisionsView = (main, pod, query) => followed(main, "/api/v1/decisions", 
     decisions.length
       ? table("Recent decisions", ["Time", "Pod", "Node", "NUMA", "CPUs", "By claim", "Score", "Next best nodes"],
         decisions.slice((page - 1) * DECISIONS, page * DECISIONS).map(decisionRow))
-      : el("p", { class: "muted" }, pod ? "No recent decision for this pod." : "This scheduler has not placed a pod yet."),
+      : el("p", { class: "muted" }, pod ? "No recent decision for this pod."
+        : store.embedded ? "No scheduler was reachable when this file was written, or it had not placed a pod." : "This scheduler has not placed a pod yet."),
     pages > 1 ? el("nav", { class: "pages", "aria-label": "Pages" }, link(page - 1, "Newer"), el("span", { class: "muted" }, `page ${page} of ${pages}`), link(page + 1, "Older")) : null,
   ];
 });
