@@ -50,6 +50,9 @@ from koord_numa.view.waiting import (
     waiting_document,
 )
 
+FIRST: Final = 100
+"""Nodes in the page itself, more than a screen shows. It shows them while the entries of all other nodes are built."""
+
 BATCH: Final = 5
 """Entries built before other tasks get their turn: about 2 ms."""
 
@@ -65,22 +68,19 @@ class NodeChanges(ValueObject):
 
 
 class NodeEntries(MutableObject):
-    """Entries by node name. ``refresh`` may be called by several tasks and runs in one at a time."""
+    """Entries by node name. Several tasks may call ``refresh``: an entry and its revision are written together."""
 
     scheduler: Scheduler
     entries: dict[str, Document] = value_field(default_factory=dict)
     _revisions: dict[str, int] = value_field(default_factory=dict)
-    _lock: asyncio.Lock = value_field(default_factory=asyncio.Lock)
 
     async def refresh(self, names: Iterable[str] | None = None) -> None:
         """Rebuild the entries of changed nodes, by default of all nodes."""
-        # One refresh at a time: the second of two concurrent refreshes would return before all entries are rebuilt.
-        async with self._lock:
-            await self._derive(names)
-            nodes = self.scheduler.cache.nodes
-            for name in [name for name in self._revisions if name not in nodes]:
-                del self._revisions[name]
-                self.entries.pop(name, None)
+        await self._derive(names)
+        nodes = self.scheduler.cache.nodes
+        for name in [name for name in self._revisions if name not in nodes]:
+            del self._revisions[name]
+            self.entries.pop(name, None)
 
     def changes_since(self, sent: Mapping[str, Document]) -> NodeChanges:
         """Return the difference to the entries that were sent."""
@@ -400,6 +400,7 @@ class ViewApi:
         ]
 
     async def _page(self, _: web.Request) -> web.Response:
+        first = await self._first_nodes(FIRST)
         # Only scripts and styles of this page are allowed, because names of pods and nodes are untrusted text.
         nonce = secrets.token_urlsafe(16)
         policy = (
@@ -407,21 +408,25 @@ class ViewApi:
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
         headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-        return web.Response(text=served_page(nonce), content_type="text/html", headers=headers)
+        response = web.Response(text=served_page(nonce, first), content_type="text/html", headers=headers)
+        response.enable_compression()
+        return response
 
     async def _index(self, request: web.Request) -> web.Response:
         return answer(request, document("Index", paths=list(PATHS)))
 
-    # The request itself refreshes the entries, because no page may be open.
     async def _cluster(self, request: web.Request) -> web.Response:
-        names = sorted(self._scheduler.cache.nodes, key=natural)
         limit = request.query.get("limit", "")
-        # The first nodes only: a page shows them while the entries of thousands of nodes are built.
-        listed = names[: int(limit)] if limit.isdecimal() else names
+        return answer(request, await self._first_nodes(int(limit) if limit.isdecimal() else None))
+
+    # The request itself refreshes the entries, because no page may be open.
+    async def _first_nodes(self, limit: int | None) -> Document:
+        names = sorted(self._scheduler.cache.nodes, key=natural)
+        listed = names[:limit]
         await self._entries.refresh(listed)
         entries = [entry for name in listed if (entry := self._entries.entries.get(name)) is not None]
         waiting, more = len(self._scheduler.waiting()), len(names) - len(listed)
-        return answer(request, cluster_document(entries, waiting, now(), self._moves(), more))
+        return cluster_document(entries, waiting, now(), self._moves(), more)
 
     async def _node(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -475,7 +480,9 @@ class ViewApi:
         return answer(request, found, f"there is no group {namespace}/{name}")
 
     async def _decisions(self, request: web.Request) -> web.Response:
-        return answer(request, decisions_document(self._scheduler.handle.decisions.decisions, now()))
+        return answer(
+            request, decisions_document(self._scheduler.handle.decisions.decisions, now(), self._scheduler.cache.nodes)
+        )
 
     async def _history(self, request: web.Request) -> web.Response:
         return answer(request, await self.history.read())

@@ -15,9 +15,11 @@ from koord_numa.core.explain import amounts_text, bare_amount, closest_nodes, cp
 from koord_numa.core.objects.gangs import Dialect, GangKey
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.verdicts import NumaNumbers, Rejection
+from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.scheduling.gangs import Placed
 from koord_numa.core.value_objects import ValueObject, replace
+from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.gangs.group_report import Change, GroupReport, dry_run_group, placed_beside
 from koord_numa.engine.metrics import LoggedDecision, RunnerUp
 from koord_numa.engine.scheduler import Scheduler
@@ -39,20 +41,22 @@ from koord_numa.view.advice import (
 from koord_numa.view.text import asked, count, device_texts, policies
 
 
-def decisions_document(decisions: Iterable[LoggedDecision], now: str) -> Document:
+def decisions_document(decisions: Iterable[LoggedDecision], now: str, nodes: Mapping[str, NodeInfo]) -> Document:
     """Return the decisions, newest first. ``decisions`` are oldest first."""
-    return document("DecisionsView", generatedAt=now, decisions=[_entry(one) for one in reversed([*decisions])])
+    entries = [_entry(one, nodes.get(one.placement.node)) for one in reversed([*decisions])]
+    return document("DecisionsView", generatedAt=now, decisions=entries)
 
 
-def _entry(one: LoggedDecision) -> Document:
+def _entry(one: LoggedDecision, node: NodeInfo | None) -> Document:
     placement = one.placement
+    kubelet_chooses = node is not None and node.topology is not None and node.topology.owner is CpuOwner.KUBELET
     return {
         "time": datetime.fromtimestamp(one.seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "pod": str(one.pod),
         "uid": one.pod.uid,
         "node": placement.node,
         "numa": [numa for numa, _ in placement.numa] or list(CpuSet(placement.mask or 0)),
-        "cpus": str(placement.cpus),
+        "cpus": str(placement.cpus) or ("by the kubelet" if kubelet_chooses else "shared"),
         "devices": list(device_texts(placement)),
         "alignment": placement.alignment.value,
         "score": "" if one.score is None else str(one.score),

@@ -10,8 +10,14 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
 from koord_numa.app.api import READERS, SAMPLES, History, LiveFeed, NodeChanges, NodeEntries, ViewApi
+from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.objects.request import PodKey
+from koord_numa.core.objects.verdicts import Placement
+from koord_numa.core.objects.vocabulary import CpuOwner
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.device_moves import DeviceMove
-from koord_numa.engine.metrics import Result
+from koord_numa.engine.metrics import LoggedDecision, Result
+from koord_numa.view.waiting import decisions_document
 from tests.cluster.objects import until
 from tests.engine.world import make_node, make_pod, make_topology, make_world
 
@@ -126,3 +132,13 @@ async def test_the_history_is_counted_per_sample_and_bounded() -> None:
     for _ in range(SAMPLES):
         await history.take()
     assert [len((await history.read())[name]) for name in ("scheduled", "rejected", "largest")] == [SAMPLES] * 3
+
+
+def test_decisions_name_who_chooses_the_cpus() -> None:
+    world = make_world(make_node("own"), make_node("theirs"))
+    for topology in (make_topology("own"), replace(make_topology("theirs"), owner=CpuOwner.KUBELET)):
+        world.engine.handlers.topologies.observe("ADDED", topology)
+    placements = (Placement("own", CpuSet.parse("0-1")), Placement("own"), Placement("theirs"), Placement("removed"))
+    log = [LoggedDecision(0.0, PodKey("default", "p", "uid"), placement) for placement in placements]
+    found = decisions_document(log, "now", world.engine.cache.nodes)["decisions"]
+    assert [entry["cpus"] for entry in reversed(found)] == ["0-1", "shared", "by the kubelet", "shared"]

@@ -185,10 +185,8 @@ async def test_the_plan_of_a_rebind_is_drawn(tmp_path: Path, monkeypatch: pytest
 
 
 async def test_changes_arrive_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koord_numa.app.api.FIRST", 1)
     async with scheduling(tmp_path, monkeypatch) as (cluster, runtime), browser_page() as page:
-
-        async def one_node(route: Route) -> None:
-            await route.continue_(url=route.request.url.replace("limit=200", "limit=1"))
 
         async def changed_before(route: Route) -> None:
             await expect(page.get_by_text("1 of 1 node, reading 2 more")).to_be_visible()
@@ -197,7 +195,6 @@ async def test_changes_arrive_live(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             await until(lambda: info.node is not None and info.node.unschedulable)
             await route.continue_()
 
-        await page.route("**/api/v1/cluster?limit=200", one_node)
         # A change after the page has loaded and before its stream opens.
         await page.route("**/api/v1/events", changed_before)
         await page.goto(url(runtime))
@@ -298,7 +295,9 @@ async def test_thousands_of_nodes_scroll_in_an_offline_file(tmp_path: Path) -> N
     path.write_text(written_page({**many(5000), "/api/v1/history": history}))
     async with browser_page(offline=True) as page:
         await page.goto(path.as_uri())
-        await expect(page.locator("figure")).to_contain_text(["Scheduled 5 in 60 s", "Rejected 1 in 60 s", "4–8 CPU"])
+        await expect(page.locator("figure")).to_contain_text(
+            [re.compile("Scheduled 5 in 60 s"), re.compile("Rejected 1 in 60 s"), re.compile("4.8 CPU")]
+        )
         await expect(page.get_by_text("5,000 of 5,000 nodes")).to_be_visible()
         assert await page.locator("a.node").count() < 200
         await page.locator(".window").evaluate("pane => { pane.scrollTop = pane.scrollHeight; }")

@@ -9,7 +9,7 @@ import pytest
 
 from koord_numa.view.page import served_page
 
-STYLE: Final = served_page("n").partition("<style")[2].partition("</style>")[0]
+STYLE: Final = served_page("n", {}).partition("<style")[2].partition("</style>")[0]
 LIGHT, DARK = (
     dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL)
 )

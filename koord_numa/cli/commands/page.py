@@ -38,7 +38,7 @@ def command(output: Path, access: Access, scheduler: str) -> None:
     documents = {
         "/api/v1/cluster": cluster_view(snapshot),
         "/api/v1/waiting": waiting_view(snapshot),
-        "/api/v1/decisions": decisions_document((), now()),
+        "/api/v1/decisions": decisions_document((), now(), {}),
     }
     for path in ("/api/v1/history", "/api/v1/decisions"):
         if (answered := ask(access, scheduler, path)) is None:

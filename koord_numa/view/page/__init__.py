@@ -25,9 +25,10 @@ class Embedded(ValueObject):
     json: "Markup"
 
 
-def served_page(nonce: str) -> str:
-    """Return the page that reads the API. ``nonce`` must match the Content-Security-Policy header."""
-    return _template().render(source="api", nonce=nonce, documents=())
+def served_page(nonce: str, cluster: Document) -> str:
+    """Return the page that reads the API, with the first nodes. ``nonce`` must match the Content-Security-Policy header."""
+    documents = tuple(_embedded([("/api/v1/cluster", cluster)]))
+    return _template().render(source="api", nonce=nonce, documents=documents)
 
 
 def written_page(documents: Mapping[str, Document]) -> str:

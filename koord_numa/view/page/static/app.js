@@ -80,12 +80,7 @@ addEventListener("keydown", (event) => {
 
 (async () => {
   const live = document.getElementById("live");
-  try {
-    await store.loadFirst();
-  } catch (error) {
-    fill(main, el("p", { class: "bad" }, `The state of the cluster cannot be read: ${error.message || error}`));
-    return;
-  }
+  store.loadFirst();
   await show();
   store.listeners.add((change) => current.update(change));
   store.live((text) => { live.textContent = text; });

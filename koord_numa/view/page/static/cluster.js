@@ -1,6 +1,6 @@
 // The cluster: a card for each node with a tile for each NUMA node, colored by the largest aligned request that still fits there.
 // Only visible cards are in the document, so that thousands of nodes scroll as easily as ten.
-const CARD = { width: 230, height: 104 };
+const CARD = { width: 230, line: 34, heights: [90, 104] }; // the amounts are one line of 34 characters, or two
 const HEADING = 40;
 const GROUPS = 100;
 const filters = { text: "", state: "", owner: "", device: "", cpus: "", memory: "", count: "", group: "" };
@@ -168,25 +168,27 @@ const clusterView = (main, query) => {
   const list = el("ul", { "aria-label": "Nodes" });
   const pane = el("div", { class: "window", on: { scroll: () => draw() } }, list);
 
+  let height = 0;
   const columns = () => Math.max(1, Math.floor(list.clientWidth / CARD.width));
 
   // A row is a heading of a group, or cards: positions from `first` to `last` of the shown nodes.
   const place = () => {
     const across = columns();
     let y = 0;
+    height = CARD.heights[shown.some((node) => otherAmounts(node).length > CARD.line) ? 1 : 0];
     rows = [];
     for (const { value, first, last, heading } of groups) {
       if (heading) {
         rows.push({ y, height: HEADING, text: headingText(value, shown.slice(first, last)) });
         y += HEADING;
       }
-      for (let at = first; at < last; at += across, y += CARD.height) rows.push({ y, height: CARD.height, first: at, last: Math.min(last, at + across) });
+      for (let at = first; at < last; at += across, y += height) rows.push({ y, height, first: at, last: Math.min(last, at + across) });
     }
     list.style.height = `${y}px`;
   };
   const draw = () => {
     const width = list.clientWidth / columns();
-    const [from, to] = [pane.scrollTop - 2 * CARD.height, pane.scrollTop + pane.clientHeight + 2 * CARD.height];
+    const [from, to] = [pane.scrollTop - 2 * height, pane.scrollTop + pane.clientHeight + 2 * height];
     const active = document.activeElement && document.activeElement.closest && document.activeElement.closest("li[data-at]");
     const focused = active ? active.dataset.at : null;
     const items = [];
@@ -195,7 +197,7 @@ const clusterView = (main, query) => {
       if (row.text) items.push(el("li", { class: "heading", style: { top: `${row.y}px` } }, el("h3", {}, row.text)));
       for (let at = row.first; at < row.last; at += 1) {
         items.push(el("li", { "data-at": at, "aria-setsize": shown.length, "aria-posinset": at + 1, style: {
-          left: `${(at - row.first) * width}px`, top: `${row.y}px`, width: `${width}px`, height: `${CARD.height}px` } },
+          left: `${(at - row.first) * width}px`, top: `${row.y}px`, width: `${width}px`, height: `${height}px` } },
         card(shown[at], top)));
       }
     }
@@ -207,7 +209,7 @@ const clusterView = (main, query) => {
     if (!row) return;
     if (scroll) {
       if (row.y < pane.scrollTop) pane.scrollTop = row.y;
-      if (row.y + CARD.height > pane.scrollTop + pane.clientHeight) pane.scrollTop = row.y + CARD.height - pane.clientHeight;
+      if (row.y + height > pane.scrollTop + pane.clientHeight) pane.scrollTop = row.y + height - pane.clientHeight;
       draw();
     }
     const link = list.querySelector(`li[data-at="${at}"] a`);

@@ -47,6 +47,9 @@ const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s
 const facts = (entries) =>
   el("dl", { class: "facts" }, entries.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 
+// "0-3,8", or words such as "shared".
+const cpuList = (text) => el("span", { class: /^\d/.test(text) ? "mono" : null }, text);
+
 // A column without a value is left out. Roles are explicit, because small screens show the rows as blocks.
 const NONE = "–";
 const orNone = (text) => (!text || text === "-" ? NONE : text);

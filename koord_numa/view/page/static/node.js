@@ -78,7 +78,7 @@ const distanceTable = (machine) => {
 const podRow = (chosen) => (pod, at) => [
   [pod.cpuIds.length ? el("span", { class: `dot ${podColor(at)}` }) : null,
     el("a", { href: `#/decisions/${encodeURIComponent(pod.pod)}`, title: "its decision", class: pod.pod === chosen ? "chosen" : null }, pod.pod)],
-  orNone(pod.qos), orNone(pod.asks), orNone(pod.policies), orNone(pod.numa.join(", ")), el("span", { class: "mono" }, pod.cpus),
+  orNone(pod.qos), orNone(pod.asks), orNone(pod.policies), orNone(pod.numa.join(", ")), cpuList(pod.cpus),
   pod.observed === null ? NONE : el("span", { class: `mono ${pod.observed === pod.cpus ? "" : "bad"}` }, pod.observed),
 ];
 

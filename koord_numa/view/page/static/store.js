@@ -30,19 +30,19 @@ const store = {
     return { items: found, more: 0 };
   },
 
-  // The first nodes are shown while the scheduler prepares the others.
-  async load(query = "") {
-    this.cluster = await this.read(`/api/v1/cluster${query}`);
+  load(cluster) {
+    this.cluster = cluster;
     this.sort();
   },
 
+  // The first nodes are part of the page: they are shown while the scheduler prepares the others.
   loadFirst() {
-    return this.load(this.embedded ? "" : "?limit=200");
+    this.load(JSON.parse(document.getElementById("doc:/api/v1/cluster").textContent));
   },
 
   // Listeners get a change without nodes: every node may be different.
   async reload() {
-    await this.load();
+    this.load(await this.read("/api/v1/cluster"));
     for (const listener of this.listeners) listener({});
   },
 

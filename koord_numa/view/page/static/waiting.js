@@ -1,7 +1,7 @@
 // Pods that wait: one entry for all pods of one shape, the reason laid onto each NUMA node, and what would make them fit.
 const bar = (one) => {
-  const share = one.total ? one.free / one.total : 0;
-  const need = one.total ? Math.min(1, one.needed / one.total) : 1;
+  const scale = Math.max(one.total, one.needed) || 1;
+  const [share, need] = [one.free / scale, one.needed / scale];
   return el("div", { class: "bar", role: "img", "aria-label": `${one.freeText} of ${one.totalText} free, ${one.neededText} needed` },
     el("i", { style: { width: `${share * 100}%` } }), el("u", { style: { left: `calc(${need * 100}% - 3px)` } }));
 };
@@ -145,7 +145,7 @@ const runnersUp = (one) =>
     : NONE;
 
 const decisionRow = (one) => [time(one.time), podLink(one.pod), nodeLink(one.node), orNone(one.numa.join(", ")),
-  el("span", { class: "mono" }, one.cpus || "shared"), orNone(one.devices.join(", ")), orNone(one.score), runnersUp(one)];
+  cpuList(one.cpus), orNone(one.devices.join(", ")), orNone(one.score), runnersUp(one)];
 
 const decisionsView = (main, pod, query) => followed(main, "/api/v1/decisions", (found) => {
   const decisions = found.decisions.filter((one) => !pod || one.pod === pod);
