@@ -13,6 +13,8 @@ import orjson
 from aiohttp import web
 
 from bench.figure import Figure, NotMeasurableError
+from koord_numa.app.api import FIRST
+from koord_numa.view import Document
 from koord_numa.view.documents import cluster_document
 from koord_numa.view.page import served_page
 
@@ -24,8 +26,8 @@ LABELS: Final = 60
 TURNS: Final = 3
 
 
-def cluster(limit: int = NODES) -> bytes:
-    """``/api/v1/cluster`` of the scale above, or ``/api/v1/cluster?limit=LIMIT``."""
+def cluster(limit: int = NODES) -> Document:
+    """``/api/v1/cluster`` of the scale above, or its first nodes."""
     numa = [
         {"id": at, "cpus": 64, "free": 8 * at, "memory": 1 << 38, "freeMemory": 1 << 37, "devices": {}, "fits": 8 * at}
         for at in range(NUMA)
@@ -43,8 +45,7 @@ def cluster(limit: int = NODES) -> bytes:
         "freeCPUs": 32.0 * NUMA,
     }
     nodes = [{"name": f"node-{at:05}", "labels": labels, "numa": numa, **common} for at in range(NODES)]
-    found = cluster_document(nodes[:limit], 0, "2026-01-01T00:00:00Z", more=NODES - limit)
-    return orjson.dumps(found)
+    return cluster_document(nodes[:limit], 0, "2026-01-01T00:00:00Z", more=NODES - limit)
 
 
 OBSERVER: Final = """
@@ -63,11 +64,10 @@ async def first_paint(body: bytes, chromium: str) -> tuple[float, float]:
     from playwright.async_api import async_playwright  # noqa: PLC0415  (only here, and only where there is a browser)
 
     async def page(_: web.Request) -> web.Response:
-        return web.Response(text=served_page("n"), content_type="text/html")
+        return web.Response(text=served_page("n", cluster(FIRST)), content_type="text/html")
 
-    async def state(request: web.Request) -> web.Response:
-        limit = request.query.get("limit")
-        return web.Response(body=cluster(int(limit)) if limit else body, content_type="application/json")
+    async def state(_: web.Request) -> web.Response:
+        return web.Response(body=body, content_type="application/json")
 
     async def events(_: web.Request) -> web.Response:
         return web.Response(status=204)  # the page does not try again then
@@ -108,7 +108,7 @@ def figures() -> Iterator[Figure]:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         raise NotMeasurableError("Chromium is not installed")
-    body = cluster()
+    body = orjson.dumps(cluster())
     paint, nodes = asyncio.run(first_paint(body, chromium))
     note = f"{NODES} nodes, {len(body) / 1e6:.1f} MB"
     yield Figure("page first paint", paint, "s", 1.0, note=note)
