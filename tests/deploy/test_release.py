@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -199,6 +200,22 @@ def test_every_dependency_has_a_purpose_in_the_documents() -> None:
     section = (ROOT / "docs" / "install.md").read_text().partition("## What an installation contains")[2]
     rows = re.findall(r"^\| (.*?) \| \d+ \| (.+) \|$", section.partition("## Upgrade")[0], re.MULTILINE)
     assert {name for packages, _ in rows for name in re.findall(r"`([\w-]+)`", packages)} - {"Pygments"} == names
+
+
+def test_actions_and_base_images_are_pinned_by_digest() -> None:
+    used = [line.strip() for path in WORKFLOWS for line in path.read_text().splitlines() if "uses:" in line]
+    images = re.findall(r"^FROM .*", (ROOT / "deploy" / "Dockerfile").read_text(), re.MULTILINE)
+    assert used
+    assert [line for line in used if not re.fullmatch(r"- uses: [\w./-]+@[0-9a-f]{40} # v[\d.]+", line)] == []
+    assert images
+    assert [line for line in images if not re.search(r":[\w.-]+@sha256:[0-9a-f]{64}( AS \w+)?$", line)] == []
+    versions = {tuple(re.split("[@ ]", line.removeprefix("- uses: "), maxsplit=1)) for line in used}
+    assert len({name for name, _ in versions}) == len(versions)
+
+
+@pytest.mark.skipif(shutil.which("actionlint") is None, reason="no actionlint on the PATH")
+def test_workflows_are_clean() -> None:
+    subprocess.run(["actionlint", *map(str, WORKFLOWS)], check=True)
 
 
 def test_workflows_ask_for_no_more_than_they_need() -> None:
