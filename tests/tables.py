@@ -5,14 +5,15 @@ As a test of its own, a row costs 7 ms of CPU time in a run with four workers: e
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import wraps
-from inspect import signature
+from inspect import iscoroutinefunction, signature
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pytest
 
-Test = Callable[..., None]
+Test = Callable[..., Any]
 
 PARAM: Final = type(pytest.param())
 
@@ -28,7 +29,7 @@ def each_row(
     """
     Run a test for every row, with the arguments of ``pytest.mark.parametrize``. A failure names its row, and the other rows run too.
 
-    For quick tests without fixtures. The option ``--row TEXT`` runs only rows with this text in their name.
+    For quick tests without fixtures of a row, such as ``tmp_path``. The option ``--row TEXT`` runs only rows with this text in their name.
     """
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     table = list(_named(keys, rows, ids))
@@ -36,25 +37,54 @@ def each_row(
     def decorate(test: Test) -> Test:
         known = signature(test)
 
+        def chosen() -> list[tuple[str, dict[str, Any]]]:
+            every = [(name, dict(zip(keys, values, strict=True))) for name, values in table]
+            return [row for row in every if not only or any(text in row[0] for text in only)]
+
         @wraps(test)
         def run(*args: Any, **others: Any) -> None:
-            failures = []
-            for name, values in table:
-                if only and not any(text in name for text in only):
-                    continue
-                try:
-                    test(*args, **others, **dict(zip(keys, values, strict=True)))
-                except Exception as error:  # noqa: BLE001  (the other rows are to run as well)
-                    error.add_note(f"row {name}")
-                    failures.append(error)
-            if failures:
-                raise ExceptionGroup(f"{len(failures)} of {len(table)} rows", failures)
+            with _Failures(len(table)) as failures:
+                for name, values in chosen():
+                    with failures.of(name):
+                        test(*args, **others, **values)
+
+        @wraps(test)
+        async def run_async(*args: Any, **others: Any) -> None:
+            with _Failures(len(table)) as failures:
+                for name, values in chosen():
+                    with failures.of(name):
+                        await test(*args, **others, **values)
 
         others = [parameter for name, parameter in known.parameters.items() if name not in keys]
-        run.__signature__ = known.replace(parameters=others)  # type: ignore[attr-defined]  # pytest looks for fixtures there
-        return run
+        made: Test = run_async if iscoroutinefunction(test) else run
+        made.__signature__ = known.replace(parameters=others)  # type: ignore[attr-defined]  # pytest looks for fixtures there
+        return made
 
     return decorate
+
+
+class _Failures:
+    """The failures of rows, raised together at the end."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._found: list[Exception] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._found:
+            raise ExceptionGroup(f"{len(self._found)} of {self._rows} rows", self._found)
+
+    @contextmanager
+    def of(self, row: str) -> Iterator[None]:
+        """Keep an exception for the end, with the name of the row."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  (the other rows are to run as well)
+            error.add_note(f"row {row}")
+            self._found.append(error)
 
 
 def _named(

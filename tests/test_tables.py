@@ -1,5 +1,7 @@
 """A table in one test fails with each row that fails, and runs all of them."""
 
+import asyncio
+
 import pytest
 
 from tests.tables import each_row
@@ -33,3 +35,16 @@ def test_an_option_selects_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
     words()
     assert ran == ["b"]
+
+
+async def test_rows_of_a_coroutine_run_in_one_loop() -> None:
+    loops = []
+
+    @each_row("number", [1, 2, 3])
+    async def even(number: int) -> None:
+        loops.append(asyncio.get_running_loop())
+        assert number % 2 == 0
+
+    with pytest.raises(ExceptionGroup, match="2 of 3 rows"):
+        await even()
+    assert loops == [asyncio.get_running_loop()] * 3

@@ -23,6 +23,7 @@ from koord_numa.ports import (
 )
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from tests.cluster.objects import node, pod
+from tests.tables import each_row
 
 READ = Call("list", PODS)
 WRITE = Call("create", PODS, "default")
@@ -148,11 +149,11 @@ async def test_an_address_that_is_none_is_no_bug(url: str) -> None:
                 await api.send(call, Body(pod("a")) if call.writes else None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "server",
     ["http://[::1]:8080", "https://example:6443", "http://a:b@c/", "https://proxy/k8s/clusters/c-1/", "http://d/%2F"],
 )
-@pytest.mark.parametrize("params", [None, {"timeout": "1s", "fieldManager": "a&b=c +ä"}])
+@each_row("params", [None, {"timeout": "1s", "fieldManager": "a&b=c +ä"}])
 async def test_an_address_is_that_of_the_server_and_the_quoted_path(server: str, params: dict[str, str] | None) -> None:
     call = Call("get", PODS, "default", "a b/c")
     async with Api(Credentials(server)) as api:

@@ -19,6 +19,7 @@ from koord_numa.cluster.serving import (
     StatusProviders,
     server_context,
 )
+from tests.tables import each_row
 
 
 @web.middleware
@@ -135,7 +136,7 @@ async def test_the_peer_that_is_worth_least_makes_room() -> None:
     assert [it.transport.closed for it in made] == [False, True, True]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("host", "status"),
     [
         ("localhost", 200), ("127.0.0.1:10251", 200), ("[::1]:10251", 200), ("LOCALHOST:1", 200), ("localhost.", 200),

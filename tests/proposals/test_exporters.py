@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
+from tests.tables import each_row
 
 NIC = "vendor/nic"
 
@@ -20,8 +21,8 @@ def complete_example(resources: Json, **attributes: str) -> Cluster:
     return cluster(made, nrt)
 
 
-@pytest.mark.parametrize("qos", ["LSR", "LS", ""])
-@pytest.mark.parametrize(
+@each_row("qos", ["LSR", "LS", ""])
+@each_row(
     ("listed", "wanted"),
     [
         pytest.param({NIC: "4"}, {}, id="no-zone-lists-memory"),
@@ -44,8 +45,8 @@ async def test_a_static_memory_manager_needs_numa_nodes_of_memory() -> None:
     assert "the NUMA nodes of memory are not published" in there.why("a")
 
 
-@pytest.mark.parametrize("policy", ["SingleNUMANodePodLevel", "SingleNUMANodeContainerLevel", "RestrictedPodLevel"])
-@pytest.mark.parametrize(
+@each_row("policy", ["SingleNUMANodePodLevel", "SingleNUMANodeContainerLevel", "RestrictedPodLevel"])
+@each_row(
     ("zones", "wanted"),
     [
         pytest.param([{}] * 4, {"amd.com/gpu": "2"}, id="a-device-that-no-zone-lists"),
@@ -84,9 +85,9 @@ async def test_a_request_of_no_devices_needs_no_free_ones(taken: str) -> None:
 PAGES = ("hugepages-2Mi", "hugepages-1Gi")
 
 
-@pytest.mark.parametrize("policy", ["single-numa-node", "none"])
-@pytest.mark.parametrize("memory", ["", "Static", "None"])
-@pytest.mark.parametrize(
+@each_row("policy", ["single-numa-node", "none"])
+@each_row("memory", ["", "Static", "None"])
+@each_row(
     ("listed", "wanted"),
     [
         pytest.param("memory", {PAGES[0]: "1Gi"}, id="pages-that-no-zone-lists"),

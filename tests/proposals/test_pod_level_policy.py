@@ -3,6 +3,7 @@
 import pytest
 
 from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
+from tests.tables import each_row
 
 SINGLE = {"numaTopologyPolicy": "SingleNUMANode"}
 GPU = "nvidia.com/gpu"
@@ -46,8 +47,8 @@ async def test_example_4_without_a_policy_gpu_and_cpu_are_not_aligned() -> None:
 POLICIES = ("SingleNUMANode", "Restricted", "BestEffort", "")
 
 
-@pytest.mark.parametrize("of_node", POLICIES)
-@pytest.mark.parametrize("of_pod", POLICIES)
+@each_row("of_node", POLICIES)
+@each_row("of_pod", POLICIES)
 async def test_the_matrix_of_pod_and_node_policies(of_pod: str, of_node: str) -> None:
     labels = {"node.koordinator.sh/numa-topology-policy": of_node} if of_node else {}
     there = cluster(node("n", 16, labels=labels), koordlet_nrt("n"))

@@ -127,9 +127,7 @@ def test_mistakes_in_objects_are_said_in_plain_words(value: Any, message: str) -
     assert str(raised.value) == f"Thing a: {message}"
 
 
-@pytest.mark.parametrize(
-    ("value", "message"), [*MISTAKES.values(), *MISTAKES_IN_FILES.values()], ids=[*MISTAKES, *MISTAKES_IN_FILES]
-)
+@each_row(("value", "message"), [*MISTAKES.values(), *MISTAKES_IN_FILES.values()], ids=[*MISTAKES, *MISTAKES_IN_FILES])
 def test_mistakes_in_files_are_said_in_plain_words(value: Any, message: str) -> None:
     with pytest.raises(ValidationError) as raised:
         OfPydantic.model_validate(value)

@@ -30,6 +30,7 @@ from tests.conformance.kubelet.admission import exported
 from tests.conformance.kubelet.seen import exact_view
 from tests.core.kubelet.nodes import GI, ROOMY, app, init, node, pod
 from tests.core.kubelet.test_admit import nodes, pods
+from tests.tables import each_row
 
 SINGLE, RESTRICTED = KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED
 BEST_EFFORT, NONE = KubeletPolicy.BEST_EFFORT, KubeletPolicy.NONE
@@ -240,7 +241,7 @@ NO: dict[str, tuple[KubeletView, PodRequest, Rejection]] = {
 }
 
 
-@pytest.mark.parametrize(("seen", "request_", "expected"), NO.values(), ids=NO)
+@each_row(("seen", "request_", "expected"), NO.values(), ids=NO)
 def test_no(seen: KubeletView, request_: PodRequest, expected: Rejection) -> None:
     assert would_admit(request_, seen) == expected
 

@@ -1,6 +1,5 @@
 """Admission of whole pods: the cases that are easily missed, and laws over any sequence of pods."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, Kub
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, ROOMY, app, gpus, init, node, pod, sidecar
 from tests.strategies import any_of
+from tests.tables import each_row
 
 RESTRICTED, BEST_EFFORT = KubeletPolicy.RESTRICTED, KubeletPolicy.BEST_EFFORT
 SINGLE, NONE = KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.NONE
@@ -120,7 +120,7 @@ CASES: dict[str, tuple[KubeletNode, list[PodRequest], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("some", "pods", "answers"), CASES.values(), ids=CASES)
+@each_row(("some", "pods", "answers"), CASES.values(), ids=CASES)
 def test_cases(some: KubeletNode, pods: list[PodRequest], answers: list[str]) -> None:
     assert run(some, *pods) == answers
 

@@ -1,11 +1,10 @@
 """What the managers are asked for, per container and per pod."""
 
-import pytest
-
 from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeQos
 from tests.core.kubelet.nodes import GI, app, init, pod, sidecar
+from tests.tables import each_row
 
 PODS = {
     "one app": (pod(app(4)), ContainerDemand(4, {"memory": GI}, {})),
@@ -38,7 +37,7 @@ PODS = {
 }
 
 
-@pytest.mark.parametrize(("request_", "expected"), PODS.values(), ids=PODS)
+@each_row(("request_", "expected"), PODS.values(), ids=PODS)
 def test_pod_aggregates(request_: PodRequest, expected: ContainerDemand) -> None:
     assert pod_demand(request_).pod == expected
 

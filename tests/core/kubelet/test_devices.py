@@ -6,6 +6,7 @@ from koord_numa.core.kubelet.admit import DeviceStock
 from koord_numa.core.kubelet.demand import UNEXPECTED_ADMISSION, AdmitRejection
 from koord_numa.core.kubelet.state import DevicePool
 from tests.core.kubelet.nodes import gpus
+from tests.tables import each_row
 
 WISHES: dict[str, tuple[DeviceStock, int, list[tuple[int, bool]]]] = {
     "each NUMA node has one": (DeviceStock("gpu", gpus(1, 2)), 1, [(1, True), (2, True), (3, False)]),
@@ -25,7 +26,7 @@ WISHES: dict[str, tuple[DeviceStock, int, list[tuple[int, bool]]]] = {
 }
 
 
-@pytest.mark.parametrize(("stock", "needed", "hints"), WISHES.values(), ids=WISHES)
+@each_row(("stock", "needed", "hints"), WISHES.values(), ids=WISHES)
 def test_hints(stock: DeviceStock, needed: int, hints: list[tuple[int, bool]]) -> None:
     wish = stock.hints(needed)
     assert wish is not None

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 
-import pytest
-
 from koord_numa.core.kubelet.inferred_state import UNCLEAR, Block, explain_use
 from koord_numa.core.resources import ResourceList
+from tests.tables import each_row
 
 
 def block(amount: int, *, may: bool = True, must: bool = False, pages: int = 0) -> Block:
@@ -50,7 +49,7 @@ CASES: dict[str, tuple[list[ResourceList], list[Block], Mapping[int, int] | None
 }
 
 
-@pytest.mark.parametrize(("used", "blocks", "groups"), CASES.values(), ids=CASES)
+@each_row(("used", "blocks", "groups"), CASES.values(), ids=CASES)
 def test_explanations(used: list[ResourceList], blocks: list[Block], groups: Mapping[int, int] | None) -> None:
     assert explain_use(dict(enumerate(used)), blocks) == groups
 

@@ -13,6 +13,7 @@ from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
+from tests.tables import each_row
 
 APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR
 DUAL_SOCKET_HT = cpu_topology_of([(cpu, cpu % 6, cpu % 2, cpu % 2, cpu % 2) for cpu in range(12)])
@@ -210,7 +211,7 @@ def test_nothing_is_exclusive(node_: KubeletNode, request_: PodRequest) -> None:
     assert not any(one.cpus for one in answer.grant.containers)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_row("seed", range(40))
 def test_departures_restore_the_state(seed: int) -> None:
     dice = Random(seed)
     policy = dice.choice((KubeletPolicy.BEST_EFFORT, KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE))

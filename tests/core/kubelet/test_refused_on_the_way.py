@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, combinations
 from random import Random
 
-import pytest
-
 from koord_numa.core.kubelet.admit import admit_pod
 from koord_numa.core.kubelet.belief import Belief, not_counted, refused_ones
 from koord_numa.core.kubelet.hypothesis import Hypothesis
@@ -15,6 +13,7 @@ from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, Kub
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import total
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod, sidecar
+from tests.tables import each_row
 
 STRICT = (KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED)
 
@@ -58,7 +57,7 @@ def _counts(state: KubeletState, coming: Mapping[str, PodRequest], ends: Mapping
     return state
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each_row("seed", range(12))
 def test_the_kubelet_counts_no_more_than_pods_in_flight(seed: int) -> None:
     dice, told = Random(seed), 0
     for _ in range(25):

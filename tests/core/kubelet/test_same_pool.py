@@ -14,6 +14,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod, sidecar
+from tests.tables import each_row
 
 OPTIONS: Final = (
     (),
@@ -56,8 +57,8 @@ def test_the_kubelet_hands_the_same_cpus_on(
     assert taken is None or taken[ContainerKind.INIT] == taken[ContainerKind.APP]
 
 
-@pytest.mark.parametrize("order", [CpuReuse.LEAST, CpuReuse.MOST])
-@pytest.mark.parametrize(
+@each_row("order", [CpuReuse.LEAST, CpuReuse.MOST])
+@each_row(
     ("asked", "more"),
     [
         pytest.param(pod(init(3), app(3)), 0, id="as many"),

@@ -17,6 +17,7 @@ from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, node, pod, sidecar
+from tests.tables import each_row
 
 OVER_NUMA = "distribute-cpus-across-numa"
 SOCKETS = "align-by-socket"
@@ -87,7 +88,7 @@ def _asked(d: Random) -> PodRequest:
     return pod(first, *[app(d.randint(1, 6), f"a{n}") for n in range(d.randrange(3))])
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each_row("seed", range(30))
 def test_the_kubelet_admits_what_it_is_asked_for_after_others(seed: int) -> None:
     """Pods of random size on NUMA nodes of 8 CPUs, dealt out evenly: each that is promised is admitted."""
     d = Random(seed)

@@ -2,8 +2,6 @@
 
 from random import Random
 
-import pytest
-
 from koord_numa.core.kubelet.admit import DryRunAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.bounds import STRICT, Sight
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
@@ -12,6 +10,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, gpus, init, node, pod, sidecar
+from tests.tables import each_row
 
 
 def _drawn(dice: Random) -> PodRequest:
@@ -40,9 +39,9 @@ def _decided(on: KubeletNode, taken: int, cpus: int, request: PodRequest) -> obj
     ]
 
 
-@pytest.mark.parametrize("policy", STRICT)
-@pytest.mark.parametrize("scope", list(KubeletScope))
-@pytest.mark.parametrize("seed", range(6))
+@each_row("policy", STRICT)
+@each_row("scope", list(KubeletScope))
+@each_row("seed", range(6))
 def test_what_looks_alike_is_treated_alike(seed: int, scope: KubeletScope, policy: KubeletPolicy) -> None:
     dice = Random(seed)
     compared = refused = 0

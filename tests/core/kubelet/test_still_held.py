@@ -17,6 +17,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, gpus, init, node, pod, sidecar
+from tests.tables import each_row
 
 SHAPES = ("4x1x2x2", "4x1x4x1", "2x2x4x1")
 """Of four NUMA nodes with four CPUs each."""
@@ -92,7 +93,7 @@ BESIDE_DEVICES = (4, 9, 12, 16, 20, 21, 22, 27, 29, 31, 35, 37, 39, 40, 43, 48, 
 """In each of these the true state was not among the hypotheses once."""
 
 
-@pytest.mark.parametrize("seed", BESIDE_DEVICES)
+@each_row("seed", BESIDE_DEVICES)
 def test_what_init_containers_hold_beyond_their_hint_is_foreseen(seed: int) -> None:
     """Best-effort keeps containers beside devices of NUMA node 0 and gives them CPUs of others once those there are taken."""
     dice = Random(seed)

@@ -13,6 +13,7 @@ from koord_numa.core.numa.hints import IMPOSSIBLE, HintRule
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import node
+from tests.tables import each_row
 
 POLICIES = (KubeletPolicy.BEST_EFFORT, KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE)
 NUMA = 3
@@ -55,8 +56,8 @@ CASES: dict[str, tuple[list[HintRule], dict[KubeletPolicy, tuple[int | None, boo
 }
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize(("rules", "expected"), CASES.values(), ids=CASES)
+@each_row("policy", POLICIES)
+@each_row(("rules", "expected"), CASES.values(), ids=CASES)
 def test_cases(
     rules: list[HintRule], expected: dict[KubeletPolicy, tuple[int | None, bool] | None], policy: KubeletPolicy
 ) -> None:

@@ -15,6 +15,7 @@ from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod
 from tests.core.kubelet.unseen import initialised, refused_without
+from tests.tables import each_row
 
 
 def _view(*there: PodRequest) -> KubeletView:
@@ -93,7 +94,7 @@ def test_a_container_that_may_take_device_cpus_is_rejected() -> None:
     assert isinstance(would_admit(asked, replace(view, unfollowed=False)), KubeletAdmission)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_row("seed", range(40))
 def test_an_admission_with_devices_holds_for_all_departures(seed: int) -> None:
     dice = Random(seed)
     state = _with_gpus(*(1 << dice.randrange(3) for _ in range(3)))

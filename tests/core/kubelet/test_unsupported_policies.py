@@ -16,6 +16,7 @@ from koord_numa.core.objects.vocabulary import (
     QosClass,
 )
 from koord_numa.core.value_objects import replace
+from tests.tables import each_row
 
 STATIC = KubeletConfig(topology_policy=KubeletPolicy.SINGLE_NUMA_NODE, cpu_policy="static")
 WHOLE = replace(STATIC, cpu_options={"full-pcpus-only": True})
@@ -45,7 +46,7 @@ def requires(bind: CpuBindPolicy) -> PodRequest:
     return replace(LSR, bind=CpuBind(required=bind))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pod", "config", "message"),
     [
         pytest.param(POD, LAX, None, id="a-pod-without-demands"),

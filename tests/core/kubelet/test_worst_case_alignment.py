@@ -15,6 +15,7 @@ from koord_numa.core.state.ledger import Ledger, holding_of
 from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import GI, pod
 from tests.machines import machine
+from tests.tables import each_row
 
 GPU = "nvidia.com/gpu"
 SINGLE = KubeletConfig(
@@ -49,7 +50,7 @@ ITSELF = "its kubelet aligns CPUs, memory and devices itself (single-numa-node):
 UNSURE = f"{ITSELF}it chooses by its own state, in which no NUMA node is sure to have"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("config", "request_", "others", "expected"),
     [
         pytest.param(SINGLE, pod(gpus=1), [pod(gpus=1)] * 7, "", id="one-gpu-is-always-somewhere"),

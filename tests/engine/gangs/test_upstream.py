@@ -17,6 +17,7 @@ from koord_numa.core.objects.gangs import (
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from tests.engine.world import World, bound, make_node, make_pod, make_world
+from tests.tables import each_row
 
 KEY = GangKey(Dialect.KUBERNETES, "default", "pg")
 PROFILES = "profiles: [{schedulerName: koord-numa}, {schedulerName: other}]"
@@ -146,7 +147,7 @@ ALGORITHM: dict[str, tuple[GangSpec, int, list[int], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("spec", "assigned", "cpus", "expected"), list(ALGORITHM.values()), ids=list(ALGORITHM))
+@each_row(("spec", "assigned", "cpus", "expected"), list(ALGORITHM.values()), ids=list(ALGORITHM))
 async def test_algorithm(spec: GangSpec, assigned: int, cpus: list[int], expected: list[str]) -> None:
     world = make_world(make_node("a", cpu=8))
     group(world, spec)
@@ -201,9 +202,9 @@ SETS: dict[tuple[int, int], set[MatchPolicy]] = {
 """Waiting and bound members of a gang of four, and the match policies of Koordinator under which the waiting members are placed."""
 
 
-@pytest.mark.parametrize(("waiting", "running"), SETS)
-@pytest.mark.parametrize("policy", MatchPolicy)
-@pytest.mark.parametrize("mode", GangMode)
+@each_row(("waiting", "running"), SETS)
+@each_row("policy", MatchPolicy)
+@each_row("mode", GangMode)
 async def test_match_policies_and_modes(mode: GangMode, policy: MatchPolicy, waiting: int, running: int) -> None:
     spec = GangSpec(4, match_policy=policy, mode=mode)
     needs_all = policy in SETS[waiting, running] and (policy is ONLY or running < 4)

@@ -10,6 +10,7 @@ from tests.kubelets.exporters.exported_life import Exporter
 from tests.kubelets.lives.__main__ import main
 from tests.kubelets.lives.drawn_life import drawn_life, wrong_yes
 from tests.kubelets.lives.kinds import Kinds, Share
+from tests.tables import each_row
 
 EACH: Final = 5
 """Lives of each kind in every run, the same ones; with more of the law's examples, a tenth as many of these."""
@@ -83,7 +84,7 @@ def test_the_command_lives_the_lives_that_are_asked_for(capsys: pytest.CaptureFi
         main(["0", "2", "--policies", "strict"])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_what_is_demanded_is_drawn(seed: int) -> None:
     life = drawn_life(seed, Kinds(options=(), demanded=("full-pcpus-only",), published=Share.ALWAYS, numa=3, length=1))
     config = life.description.kubelet

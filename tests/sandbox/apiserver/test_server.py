@@ -25,6 +25,7 @@ from tests.sandbox.apiserver.client import (
     pod,
     rack,
 )
+from tests.tables import each_row
 
 
 async def test_direct_and_http_are_one(server: ApiServer, api: Api) -> None:
@@ -191,7 +192,7 @@ async def test_serve_writes_a_kubeconfig_until_cancelled(tmp_path: Path) -> None
         await serving
 
 
-@pytest.mark.parametrize("turns", range(12))
+@each_row("turns", range(12))
 async def test_connections_that_come_as_it_stops_are_closed_too(turns: int) -> None:
     server = ApiServer()
     await server.start()

@@ -2,8 +2,6 @@
 
 from random import Random
 
-import pytest
-
 from koord_numa.core.kubelet.belief import Belief
 from koord_numa.core.kubelet.hypothesis import SOMEONE, Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.inferred_state import Block, groupings, used_starts
@@ -17,6 +15,7 @@ from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletP
 from koord_numa.core.resources import MILLI
 from tests.core.kubelet.nodes import GI, ROOMY, app, finished, init, pod
 from tests.core.kubelet.starts.lived import lived
+from tests.tables import each_row
 
 CPUS = 8
 MEMORY = 16 * GI
@@ -76,9 +75,9 @@ CROWDED = (103,)
 POLICIES = [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED, KubeletPolicy.BEST_EFFORT]
 
 
-@pytest.mark.parametrize("scope", [KubeletScope.CONTAINER, KubeletScope.POD])
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", [*range(12), *PARTED, *CROWDED])
+@each_row("scope", [KubeletScope.CONTAINER, KubeletScope.POD])
+@each_row("policy", POLICIES)
+@each_row("seed", [*range(12), *PARTED, *CROWDED])
 def test_the_truth_is_among_the_initial_states_of_a_used_node(
     seed: int, policy: KubeletPolicy, scope: KubeletScope
 ) -> None:
