@@ -8,9 +8,6 @@ from typing import Any, Final
 EVERY: Final = 0.25
 """Seconds between two measurements."""
 
-BAD: Final = 1.0
-"""Seconds of lag that cause a warning: this loop also renews the lease."""
-
 
 class LoopLag:
     """

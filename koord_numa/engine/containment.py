@@ -144,11 +144,6 @@ class NodeBackoff:
         message = "node(s) had a kubelet that recently rejected such a pod"
         return Rejection(Reason.COOLING_DOWN, message, detail, resolvable=False)
 
-    # Ended pauses are kept for a while, so that the next rejection increases the count.
-    def next_end(self, now: float) -> float | None:
-        """Return the end of the first pause that has not ended yet."""
-        return min((rejected.until for rejected in self._pauses.values() if rejected.until > now), default=None)
-
     def ended(self, now: float) -> list[str]:
         """Return the nodes with pauses that ended since the last call. Pairs without a rejection for the maximum pause are removed."""
         nodes = set()

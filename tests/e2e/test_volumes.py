@@ -12,8 +12,8 @@ from typing import Final
 import pytest
 
 from koord_numa.sandbox.apiserver import DeleteOptions
-from koord_numa.sandbox.controllers import SELECTED_NODE, VolumeController
 from tests.cluster.objects import until
+from tests.e2e.volume_controller import SELECTED_NODE, VolumeController
 from tests.e2e.world import LEASE, JsonObject, World, ended, pinned, world
 from tests.preloaded import Running
 

@@ -76,7 +76,6 @@ class _Local(NamedTuple):
 
 _ANY_SIZE: Final = SizeRange(0, UNKNOWN)
 _ONE: Final = SizeRange(1, 1)
-_NO_LENGTH: Final = 2**63 - 1
 _DEVICE_SIZES: Final[Mapping[tuple[str, ...], int]] = {
     ("device",): 0,
     ("device", "driver"): 63,
