@@ -335,7 +335,11 @@ def place(rules: NodeRules, offers: NumaOffers, chosen: Placement) -> Placement 
         # Without shares (no NUMA node publishes the requested resources) only the election counts.
         return replace(chosen, numa=numa) if numa else chosen
     if chosen.mask is None:
-        found = _cpus_anywhere(rules, rules.binding, offers)
+        free_cpus = offers.accounts.free_cpus
+        # Koordinator's accounting allows shared pods to overlap with exclusive CPUs. Only EVERY_POD reserves room for them.
+        if rules.accounting is Accounting.EVERY_POD:
+            free_cpus = _unclaimed(rules, rules.binding, offers, free_cpus)
+        found = _pick(rules, rules.binding, rules.cpus, offers, free_cpus)
     else:
         found = _cpus_of(rules, rules.binding, offers, numa)
     if isinstance(found, NotEnoughCpus):
@@ -449,14 +453,6 @@ def _cpus_of(rules: NodeRules, binding: CpuBinding, offers: NumaOffers, numa: Sh
         taken |= found.cpus
         notes += [note for note in found.notes if note not in notes]
     return CpuPick(taken, notes=tuple(notes)) if len(taken) == rules.cpus else NotEnoughCpus(rules.cpus, len(taken))
-
-
-def _cpus_anywhere(rules: NodeRules, binding: CpuBinding, offers: NumaOffers) -> CpuPick | NotEnoughCpus:
-    free_cpus = offers.accounts.free_cpus
-    # Koordinator's accounting allows shared pods to overlap with exclusive CPUs. Only EVERY_POD reserves room for them.
-    if rules.accounting is Accounting.EVERY_POD:
-        free_cpus = _unclaimed(rules, binding, offers, free_cpus)
-    return _pick(rules, binding, rules.cpus, offers, free_cpus)
 
 
 def _pick(
@@ -596,7 +592,8 @@ def allocate_demand(
     )
     if refusal is not None:
         return refusal
-    offered = _numa_offers(rules, free, ledger)
+    exclusive = rules.binding is not None and rules.binding.exclusive is not NOT_EXCLUSIVE
+    offered = offers(rules, free, cpu_occupancy(ledger) if exclusive else UNOCCUPIED)
     if devices is not None:
         offered = replace(offered, devices=devices)
     if demand.spread is not None:
@@ -618,11 +615,6 @@ def _rules(demand: AllocationDemand, traits: NodeTraits) -> NodeRules | Rejectio
             demand.derived.clear()
         known = demand.derived[traits] = node_rules(demand, traits)
     return known
-
-
-def _numa_offers(rules: NodeRules, free: NumaFree, ledger: Ledger) -> NumaOffers:
-    exclusive = rules.binding is not None and rules.binding.exclusive is not NOT_EXCLUSIVE
-    return offers(rules, free, cpu_occupancy(ledger) if exclusive else UNOCCUPIED)
 
 
 def _numa_exclusivity(rules: NodeRules, inventory: Inventory, ledger: Ledger) -> NumaExclusivity:

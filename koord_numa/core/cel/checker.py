@@ -190,7 +190,14 @@ def _call(node: CallExpression, scope: Scope) -> Type:
     receiver = [] if target is None else [type_of(target, scope)]
     kinds = receiver + [argument_type(name, arg, scope) for arg in node.args]
     result = _resolve(name, target is not None, kinds, node)
-    _validate_constant(node)
+    # Only literals are validated: the value of any other pattern is unknown before evaluation.
+    if node.function in _CONSTANTS and node.args and isinstance(node.args[-1], Literal):
+        value = node.args[-1].value
+        try:
+            if isinstance(value, str):
+                _CONSTANTS[node.function](value)
+        except (ValueError, EvaluationError):
+            raise CompileError(f"invalid {node.function} argument", node.args[-1].position) from None
     return result
 
 
@@ -249,17 +256,6 @@ _CONSTANTS: Final[Mapping[str, Callable[[str], object]]] = {
     "duration": parse_duration,
     "timestamp": parse_timestamp,
 }
-
-
-def _validate_constant(node: CallExpression) -> None:
-    # Only literals are validated: the value of any other pattern is unknown before evaluation.
-    if node.function in _CONSTANTS and node.args and isinstance(node.args[-1], Literal):
-        value = node.args[-1].value
-        try:
-            if isinstance(value, str):
-                _CONSTANTS[node.function](value)
-        except (ValueError, EvaluationError):
-            raise CompileError(f"invalid {node.function} argument", node.args[-1].position) from None
 
 
 def _loop(node: Loop, scope: Scope) -> Type:

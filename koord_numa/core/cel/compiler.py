@@ -287,7 +287,10 @@ def _map(node: MapLiteral, scope: BindingScope) -> Evaluate:
 
 def _call(node: CallExpression, scope: BindingScope) -> Evaluate:
     if node.function == "@in":
-        return _in(node, scope)
+        container = _compile(node.args[1], scope)
+        if isinstance(node.args[1], ListLiteral) and constant(node.args[1]):
+            return contained_in_constant(_compile(node.args[0], scope), container(NoFrame()))
+        return contained(_compile(node.args[0], scope), container)
     if node.function in OPERATORS:
         return OPERATORS[node.function]([_compile(arg, scope) for arg in node.args])
     name, target, args = node.function, node.target, node.args
@@ -392,13 +395,6 @@ def _folded(evaluate: Evaluate) -> Evaluate:
     except (EvaluationError, CostExceededError):
         return evaluate
     return _costing(value, frame.cost) if frame.size(value).units <= FOLDED else evaluate
-
-
-def _in(node: CallExpression, scope: BindingScope) -> Evaluate:
-    container = _compile(node.args[1], scope)
-    if isinstance(node.args[1], ListLiteral) and constant(node.args[1]):
-        return contained_in_constant(_compile(node.args[0], scope), container(NoFrame()))
-    return contained(_compile(node.args[0], scope), container)
 
 
 def _loop(node: Loop, scope: BindingScope) -> Evaluate:

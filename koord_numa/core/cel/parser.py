@@ -507,9 +507,6 @@ class _Parser:
         if self._accept("{"):
             return self._map(token)
         self._accept(".")  # a leading dot marks an absolute name and has no effect here
-        return self._name_or_call()
-
-    def _name_or_call(self) -> Expr:
         name = self._name()
         if not self._accept("("):
             return Ident(name.position, name.text)

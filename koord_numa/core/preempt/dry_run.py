@@ -201,7 +201,10 @@ def locate(holding: Holding, topology: NodeResourceTopology, followed: int | Non
     if not tied:
         return {}
     # CPUs and devices of init containers remain held on some of the pod's NUMA nodes.
-    if _leaves_something_behind(demand):
+    if any(
+        container.kind is ContainerKind.INIT and (part.cpus or any(part.devices.values()))
+        for container, part in demand.containers
+    ):
         return None
     foreseen = {numa: _only(amounts, tied) for numa, amounts in holding.numa}
     if followed is not None:
@@ -249,13 +252,6 @@ def _only(amounts: ResourceList, names: ResourceList) -> dict[str, int]:
 
 def _uses(zone: Zone, amounts: ResourceList) -> bool:
     return all(zone.allocatable.get(n, 0) - zone.available.get(n, 0) >= amount for n, amount in amounts.items())
-
-
-def _leaves_something_behind(demand: PodDemand) -> bool:
-    return any(
-        container.kind is ContainerKind.INIT and (part.cpus or any(part.devices.values()))
-        for container, part in demand.containers
-    )
 
 
 def _deduced(demand: PodDemand, tied: ResourceList, topology: NodeResourceTopology) -> Place | None:

@@ -82,19 +82,15 @@ def cores_of(machine: CpuTopology) -> Cores:
     """Return the cores of a machine by shape. The result is cached with the machine."""
     known: Cores | None = machine.derived.get(Cores)
     if known is None:
-        known = machine.derived[Cores] = _by_shape(machine)
+        shapes: dict[tuple[int, ...], int] = {}
+        for core in machine.cores:
+            first, *_ = cpus = tuple(CpuSet(core.bits))
+            offsets = tuple(cpu - first for cpu in cpus)
+            shapes[offsets] = shapes.get(offsets, 0) | 1 << first
+        # Largest shape first, as ``most`` and ``fill`` require. The offsets make the order total.
+        largest_first = sorted(shapes.items(), key=lambda shape: (-len(shape[0]), shape))
+        known = machine.derived[Cores] = Cores(tuple((firsts, offsets) for offsets, firsts in largest_first))
     return known
-
-
-def _by_shape(machine: CpuTopology) -> Cores:
-    shapes: dict[tuple[int, ...], int] = {}
-    for core in machine.cores:
-        first, *_ = cpus = tuple(CpuSet(core.bits))
-        offsets = tuple(cpu - first for cpu in cpus)
-        shapes[offsets] = shapes.get(offsets, 0) | 1 << first
-    # Largest shape first, as ``most`` and ``fill`` require. The offsets make the order total.
-    largest_first = sorted(shapes.items(), key=lambda shape: (-len(shape[0]), shape))
-    return Cores(tuple((firsts, offsets) for offsets, firsts in largest_first))
 
 
 NumaAmounts = tuple[tuple[int, ResourceList], ...]

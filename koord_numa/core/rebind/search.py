@@ -497,7 +497,8 @@ def better_arrangements(layout: NodeLayout, effort: int = 4_000) -> list[Arrange
 
     ``effort`` limits the evaluations of the local search. 4,000 evaluations take about 0.25 s at 384 CPUs with 60 pods.
     """
-    found = _every(layout) if _is_small(layout) else _local_search(layout, effort)
+    # Improve the current arrangement and full repackings in several orders.
+    found = _every(layout) if _is_small(layout) else _searched(layout, {layout.now, *repackings(layout)}, effort)
     return ranked(layout, found, layout.now)
 
 
@@ -556,11 +557,6 @@ def _every(layout: NodeLayout) -> Iterator[Arrangement]:
                 yield from extend((*chosen, bits), free & ~bits)
 
     return extend((), layout.usable)
-
-
-def _local_search(layout: NodeLayout, budget: int) -> Iterator[Arrangement]:
-    """Improve the current arrangement and full repackings in several orders."""
-    return _searched(layout, {layout.now, *repackings(layout)}, budget)
 
 
 def _searched(layout: NodeLayout, starts: Iterable[Arrangement], budget: int) -> Iterator[Arrangement]:

@@ -373,18 +373,14 @@ def _score(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, pro
     if placement.explores:
         return 0
     points = 0
-    for weight, score in _scorers(ask, profile):
-        points += weight * score(ask, seen, placement, profile)
-    return points
-
-
-def _scorers(ask: SchedulingRequest, profile: Profile) -> list[tuple[int, Score]]:
-    """Return the scorers that may give points to the request on any node, with their weights."""
+    # The scorers that may give points to the request on any node, with their weights.
     known: tuple[Profile, list[tuple[int, Score]]] | None = ask.derived.get(EARNING)
     if known is None or known[0] is not profile:
         found = [(weight_of(row, profile), row.score) for row in SCORERS if row.concerns(ask)]
         known = ask.derived[EARNING] = profile, found
-    return known[1]
+    for weight, score in known[1]:
+        points += weight * score(ask, seen, placement, profile)
+    return points
 
 
 def _evaluate(

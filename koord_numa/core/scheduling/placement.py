@@ -367,7 +367,7 @@ def aligned_by_claims_only(ask: SchedulingRequest, seen: NodeSnapshot) -> bool:
         return False
     offer = seen.offer
     if isinstance(offer, KubeletView):
-        return _policy_of_kubelet_is_none(offer)
+        return offer.state.node.config.topology_policy in (None, KubeletPolicy.NONE)
     return isinstance(offer, Inventory) and not offer.zones
 
 
@@ -384,10 +384,6 @@ def _refuse_without_cpus(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejectio
     if isinstance(ask.demand, Rejection) or not isinstance(seen.offer, Inventory):
         return None
     return NO_CPUS_WITHOUT_CLAIM if own_cpus_by_claim(ask.demand, seen.offer.traits) else None
-
-
-def _policy_of_kubelet_is_none(view: KubeletView) -> bool:
-    return view.state.node.config.topology_policy in (None, KubeletPolicy.NONE)
 
 
 def _refused(why: Found | str) -> Rejection:
