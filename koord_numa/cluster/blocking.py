@@ -138,7 +138,9 @@ class BlockingApi:
         headers = [*self._headers(accept, body)]
         kept, sent = self._connection is not None, False
         try:
-            connection = self._connected()
+            if self._connection is None:
+                self._connection = self._new_connection()
+            connection = self._connection
             connection.putrequest(call.method, path, skip_accept_encoding=True)
             for name, text in headers:  # a name may occur several times
                 connection.putheader(name, text)
@@ -171,11 +173,6 @@ class BlockingApi:
             raise NoCredentials(f"no credentials for a cluster: {error}") from error
         if authorization:
             yield "Authorization", authorization
-
-    def _connected(self) -> http.client.HTTPConnection:
-        if self._connection is None:
-            self._connection = self._new_connection()
-        return self._connection
 
     def _new_connection(self) -> http.client.HTTPConnection:
         server, proxy = self._server, self.credentials.proxy

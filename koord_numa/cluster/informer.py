@@ -196,7 +196,8 @@ class Informer(Generic[T]):
             try:
                 await self._cycle
             except asyncio.CancelledError:
-                if _is_ending():
+                task = asyncio.current_task()
+                if task is not None and task.cancelling() > 0:
                     self._cycle.cancel()
                     raise
                 continue  # only this cycle was cancelled: ``refresh`` requests an immediate list
@@ -364,11 +365,6 @@ def _version(raw: Mapping[str, Any]) -> object:
         return raw.identity.resource_version
     metadata = raw.get("metadata")
     return metadata.get("resourceVersion") if isinstance(metadata, Mapping) else None
-
-
-def _is_ending() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

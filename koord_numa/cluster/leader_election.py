@@ -149,7 +149,9 @@ class LeaderElection:
                 self._report(str(error) or "no answer in time")
                 pause = backoff.pause()
             self.attempted.set()
-            self._notice_loss()
+            if self._until != float("-inf") and self._clock() >= self._until:
+                _log.warning("leadership lost: lease %s could not be renewed for %g s", self._title, self.config.renew)
+                self.stop_acting()
             if self._preparation is not None and self._preparation.done() and not self._preparation.cancelled():
                 self._preparation.result()  # a failed preparation ends the process, which otherwise would only renew
             await asyncio.sleep(pause)
@@ -162,19 +164,16 @@ class LeaderElection:
             return
         try:
             async with asyncio.timeout(self.config.retry):
-                await self._give_up()
+                # Write an empty holder, unless another process holds the lease. Raises the errors of ``Api.send``.
+                try:
+                    await self._write(self._spec("", 1))
+                except (Conflict, Gone):  # changed by a renewal in flight whose response never arrived
+                    await self._look()
+                    if self.holder == self.config.identity:
+                        await self._write(self._spec("", 1))
             _log.info("leadership released")
         except (ClusterError, TimeoutError) as error:
             _log.warning("the lease could not be released and will expire: %s", error)
-
-    async def _give_up(self) -> None:
-        """Write an empty holder, unless another process holds the lease. Raises the errors of ``Api.send``."""
-        try:
-            await self._write(self._spec("", 1))
-        except (Conflict, Gone):  # changed by a renewal in flight whose response never arrived
-            await self._look()
-            if self.holder == self.config.identity:
-                await self._write(self._spec("", 1))
 
     @property
     def _title(self) -> str:
@@ -303,11 +302,6 @@ class LeaderElection:
             self._preparation.cancel()
         self._until = float("-inf")
         self._from = float("inf")
-
-    def _notice_loss(self) -> None:
-        if self._until != float("-inf") and self._clock() >= self._until:
-            _log.warning("leadership lost: lease %s could not be renewed for %g s", self._title, self.config.renew)
-            self.stop_acting()
 
     def _report(self, problem: str) -> None:
         """Log a problem once, however often it repeats."""

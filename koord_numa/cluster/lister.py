@@ -340,7 +340,12 @@ class Resync(Generic[T]):
             if not self.synced:
                 self.synced = True
                 self._store.synced()
-            await self._until_due()
+            with contextlib.suppress(TimeoutError):
+                # Randomized, so that replicas do not list together.
+                async with asyncio.timeout(PERIOD * self._random.uniform(0.8, 1.2)):
+                    await self._store.relisted.wait()
+                # Kopf lists in pages. A single list covers all of them.
+                await asyncio.sleep(DEBOUNCE)
 
     def needs_relist(self) -> None:
         """Request a list soon.
@@ -348,14 +353,6 @@ class Resync(Generic[T]):
         Objects may have been deleted without an event, for example while another replica led.
         """
         self._store.relisted.set()
-
-    async def _until_due(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            # Randomized, so that replicas do not list together.
-            async with asyncio.timeout(PERIOD * self._random.uniform(0.8, 1.2)):
-                await self._store.relisted.wait()
-            # Kopf lists in pages. A single list covers all of them.
-            await asyncio.sleep(DEBOUNCE)
 
     def _report(self, problem: str) -> None:
         """Log a problem once, however often it repeats."""

@@ -242,7 +242,10 @@ class ApiClaimWriter:
                 return parse_resource_claim(await self._annotate(raw))
             # First the finalizer: an allocated claim without it could be deleted while its pod uses it.
             if not allocated and not found.protected:
-                raw = await self._protect(raw)
+                # Add the finalizer, which keeps an allocated claim until it is deallocated.
+                metadata = raw["metadata"]
+                metadata = {**metadata, "finalizers": [*(metadata.get("finalizers") or ()), FINALIZER]}
+                raw = await self._put({**raw, "metadata": metadata}, "")
             return await self._write_status(raw, _reserved(raw, pod, None if allocated else allocation, group))
 
         return await self._repeat(write)
@@ -324,7 +327,13 @@ class ApiClaimWriter:
                 return
             metadata = raw["metadata"]
             if not metadata.get("deletionTimestamp"):
-                await self._delete(metadata)
+                preconditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+                options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+                call = Call("delete", RESOURCE_CLAIMS, metadata["namespace"], metadata["name"])
+                try:
+                    await self._api.send(call, Body(options, remaining=self._remaining))
+                except Conflict as error:
+                    raise _StaleError(str(error)) from None
                 if not metadata.get("finalizers"):
                     return
                 metadata = (raw := await self._read(claim))["metadata"]
@@ -362,15 +371,6 @@ class ApiClaimWriter:
         call = Call("patch", PODS, pod.namespace, pod.name, "status")
         await self._api.send(call, Body(patch, MERGE_PATCH, self._remaining))
 
-    async def _delete(self, metadata: _Json) -> None:
-        preconditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
-        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
-        call = Call("delete", RESOURCE_CLAIMS, metadata["namespace"], metadata["name"])
-        try:
-            await self._api.send(call, Body(options, remaining=self._remaining))
-        except Conflict as error:
-            raise _StaleError(str(error)) from None
-
     async def _repeat(self, write: Callable[[], Awaitable[T]]) -> T:
         # Every attempt reads the newest version.
         for _ in range(TRIES - 1):
@@ -386,12 +386,6 @@ class ApiClaimWriter:
         if (raw.get("metadata") or {}).get("uid") != claim.uid:
             raise Gone(f"claim {claim} was re-created")
         return raw
-
-    async def _protect(self, raw: _Json) -> _Json:
-        """Add the finalizer, which keeps an allocated claim until it is deallocated."""
-        metadata = raw["metadata"]
-        metadata = {**metadata, "finalizers": [*(metadata.get("finalizers") or ()), FINALIZER]}
-        return await self._put({**raw, "metadata": metadata}, "")
 
     async def _annotate(self, raw: _Json) -> _Json:
         metadata = raw["metadata"]

@@ -180,7 +180,8 @@ def _target_of(
     tried = 0
     for _, name in sorted(found):
         free = devices[name][resource]
-        if not _may_keep_blocks(free, amount):
+        # A necessary condition: the devices outside of blocks hold the pod.
+        if sum(max(0, part) % free.block for part in free.parts.values()) < amount:
             continue
         placement = scheduler.handle.selector.try_node(request_class, name, again)
         if isinstance(placement, Placement):
@@ -193,11 +194,6 @@ def _target_of(
         if tried == MAX_TARGETS:
             break
     return ""
-
-
-def _may_keep_blocks(free: FreeDeviceCounts, amount: int) -> bool:
-    """Return a necessary condition: the devices outside of blocks hold the pod."""
-    return sum(max(0, part) % free.block for part in free.parts.values()) >= amount
 
 
 def _worst_blocks(free: FreeDeviceCounts, amount: int) -> int:

@@ -152,7 +152,10 @@ class SchedulingLoop:
                 if self._schedule_some(cycles):
                     await asyncio.sleep(0)  # requests are sent now; more may be sent before these are answered
                 else:
-                    await self._idle_until_kicked()
+                    self._idle = asyncio.get_running_loop().create_future()
+                    self._set_alarm()
+                    await self._idle
+                    self._idle = None
             explaining.cancel()
 
     def _schedule_some(self, cycles: asyncio.TaskGroup) -> bool:
@@ -266,7 +269,10 @@ class SchedulingLoop:
     async def _decide(self, pending: PendingPod, began: float) -> Placement | Undecided | None:
         """Decide in slices, each on the current state. Return ``UNDECIDED`` when the pod is not to be placed any more."""
         handle = self._handle
-        placement: Placement | Undecided | None = self._on_nominated_node(pending)
+        # Try the nominated node before all others.
+        node = self._handle.nominator.node_of(pending.pod)
+        answer = self._handle.selector.try_node(pending.request_class, node, pending.pod) if node else None
+        placement: Placement | Undecided | None = answer if isinstance(answer, Placement) else None
         if placement is None:
             placement = handle.selector.choose_some(
                 pending.request_class, pending.request_class.slice, pending.pod.images
@@ -326,18 +332,6 @@ class SchedulingLoop:
             return
         compare = partial(selector.compare, pending.request_class, pending.pod, placement.node, RUNNERS_UP)
         self._handle.decisions.record(pending.pod.key, placement, compare)
-
-    def _on_nominated_node(self, pending: PendingPod) -> Placement | None:
-        """Try the nominated node before all others."""
-        node = self._handle.nominator.node_of(pending.pod)
-        answer = self._handle.selector.try_node(pending.request_class, node, pending.pod) if node else None
-        return answer if isinstance(answer, Placement) else None
-
-    async def _idle_until_kicked(self) -> None:
-        self._idle = asyncio.get_running_loop().create_future()
-        self._set_alarm()
-        await self._idle
-        self._idle = None
 
     def _set_alarm(self) -> None:
         """Schedule the next ``kick``, because pods may become ready by time only."""

@@ -355,7 +355,10 @@ class Scheduler:
         """Invalidate the results of this node, and wake the classes that the change may help."""
         self._node_table.changed(info)
         if pod is not None and pod.request.gang is not None:
-            self._member_changed(pod)
+            # Process a gang member that was bound or lost its node.
+            key = self.handle.pod_groups.note_node(pod, self.cache.node_of.get(pod.key.uid))
+            if key is not None:
+                self.groups.changed(key)
         self.writers.node_changed(info)
         if pod is None:  # pods do not change the node's objects
             self.unreadable.node_changed(info)
@@ -370,12 +373,6 @@ class Scheduler:
         self.assumed_pods.say_device_conflict(info)
         if len(self.handle.pending):
             self.loop.kick()
-
-    def _member_changed(self, pod: Pod) -> None:
-        """Process a gang member that was bound or lost its node."""
-        key = self.handle.pod_groups.note_node(pod, self.cache.node_of.get(pod.key.uid))
-        if key is not None:
-            self.groups.changed(key)
 
     def _quarantine_node(self, name: str, error: Exception) -> None:
         """Quarantine a node that cannot be evaluated. Other nodes are not affected."""

@@ -282,7 +282,10 @@ class Agent:
         if not self.pods.synced.is_set():
             return
         facts = await self.facts()
-        self._count_errors()
+        if self.host.failed:
+            self.metrics.errors.labels("sysfs").inc()
+        if self.resources is not None and self.resources.failed:
+            self.metrics.errors.labels("podresources").inc()
         # Without the kubelet's state the available amounts would be wrong. The last object stays published.
         unknown = self.resources is not None and facts is not None and facts.resources is None
         if facts is None or unknown:
@@ -291,10 +294,7 @@ class Agent:
         if await self.publisher.write(facts, self._differences):
             self.metrics.writes.inc()
         self._not_ready = "" if self.publisher.has_looked else "the topology cannot be read or written"
-        await self._publish_devices(facts)
-
-    async def _publish_devices(self, facts: NodeFacts) -> None:
-        """Publish the Device object, except where koordlet does."""
+        # Publish the Device object, except where koordlet does.
         if self.device_publisher is None or facts.resources is None or self._koordlet():
             return
         found = self._devices.object(facts.name, facts.node_uid, facts.host, facts.resources)
@@ -446,22 +446,19 @@ class Agent:
                 never_elsewhere = container in created and container not in result.updated
                 seconds = 0.0 if never_elsewhere else now - since
                 self.metrics.pinned.observe(seconds)
-                self._report_pinning(seconds)
+                # Record that a container runs on its CPUs, after ``seconds`` on other CPUs.
+                through = "cgroups" if self._config.direct_writes else "CRI"
+                if self.nri is not None and self.nri.connected:
+                    through = "NRI"
+                self._pinning = {
+                    "through": through,
+                    "containers": self._pinning.get("containers", 0) + 1,
+                    "seconds": max(self._pinning.get("seconds", 0.0), round(seconds, 2)),
+                }
                 created.pop(container, None)
                 self._running_since[container] = -1.0
         for container in self._running_since.keys() - pinned:
             del self._running_since[container]
-
-    def _report_pinning(self, seconds: float) -> None:
-        """Record that a container runs on its CPUs, after ``seconds`` on other CPUs."""
-        through = "cgroups" if self._config.direct_writes else "CRI"
-        if self.nri is not None and self.nri.connected:
-            through = "NRI"
-        self._pinning = {
-            "through": through,
-            "containers": self._pinning.get("containers", 0) + 1,
-            "seconds": max(self._pinning.get("seconds", 0.0), round(seconds, 2)),
-        }
 
     async def _applying(self) -> None:
         if self._runtime is None:
@@ -532,12 +529,6 @@ class Agent:
             logger.warning("cannot determine whether the agent is being removed, cpusets are kept: %s", error)
             return False
         return found is None or bool((found.get("metadata") or {}).get("deletionTimestamp"))
-
-    def _count_errors(self) -> None:
-        if self.host.failed:
-            self.metrics.errors.labels("sysfs").inc()
-        if self.resources is not None and self.resources.failed:
-            self.metrics.errors.labels("podresources").inc()
 
 
 def metrics_protection(config: AgentConfig, api: NodeApi) -> Protection:

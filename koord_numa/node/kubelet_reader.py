@@ -366,7 +366,10 @@ class KubeletReader:
             if self._unchanged_signature() != files.signature:
                 raise Contradiction("the kubelet's files changed while podresources was read")
             if self._last is not None:
-                self._drop(self._last.active - state.active)
+                for uid in sorted(self._last.active - state.active):
+                    self._dropped[uid] = None
+                while len(self._dropped) > MAX_DROPPED:
+                    del self._dropped[next(iter(self._dropped))]
                 state = replace(state, gone=state.gone | (self._dropped.keys() - state.active))
         self._sources = (host, options, resources, files, bound, *self._pods.departed, *self._dropped)
         return self._kept(state)
@@ -376,12 +379,6 @@ class KubeletReader:
         if self._last is None or not is_same_state(state, self._last):
             self._last = state
         return self._last
-
-    def _drop(self, uids: frozenset[str]) -> None:
-        for uid in sorted(uids):
-            self._dropped[uid] = None
-        while len(self._dropped) > MAX_DROPPED:
-            del self._dropped[next(iter(self._dropped))]
 
     def _read_files(self) -> KubeletFiles | None:
         if self._folder is None:

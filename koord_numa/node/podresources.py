@@ -220,7 +220,13 @@ def read_resources(listed: Any, allocatable: Any) -> PodResources:
     if len({pod.key for pod in pods}) != len(pods):
         raise PodResourcesError("a pod is listed twice")
     can = _cpus(allocatable.cpu_ids, "the allocatable resources")
-    devices = _devices(allocatable.devices)
+    devices: dict[str, dict[str, frozenset[int]]] = {}
+    for entry in allocatable.devices:
+        places = _numa(entry.topology.nodes, f"device {entry.resource_name}")
+        known = devices.setdefault(entry.resource_name, {})
+        # A device may have several entries, and is local to the NUMA nodes of all of them.
+        for device in entry.device_ids:
+            known[device] = known.get(device, frozenset()) | places
     held_cpus, held_devices = _held(pods)
     # Under the none policy no CPU is allocatable (cpumanager/policy_none.go), so there is nothing to compare.
     if can and not held_cpus <= can:
@@ -293,17 +299,6 @@ def _numa(nodes: Iterable[Any], who: str) -> frozenset[int]:
     for numa in found:
         if not 0 <= numa < MOST_NUMA_NODES:
             raise PodResourcesError(f"{who}: {numa} is not a NUMA node")
-    return found
-
-
-def _devices(entries: Iterable[Any]) -> dict[str, dict[str, frozenset[int]]]:
-    found: dict[str, dict[str, frozenset[int]]] = {}
-    for entry in entries:
-        places = _numa(entry.topology.nodes, f"device {entry.resource_name}")
-        known = found.setdefault(entry.resource_name, {})
-        # A device may have several entries, and is local to the NUMA nodes of all of them.
-        for device in entry.device_ids:
-            known[device] = known.get(device, frozenset()) | places
     return found
 
 

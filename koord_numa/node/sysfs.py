@@ -598,15 +598,11 @@ def read_host(root: Path) -> Host:
     return Host(
         cpus=_cpus(places, numa, caches),
         # NUMA nodes without CPUs (CXL, HBM) are zones, too: pods can request their memory.
-        numa=tuple(_numa(node, numa) for node in numa.memory),
+        numa=tuple(HostNuma(node.id, node.memory, node.pages, numa.distances.get(node.id, {})) for node in numa.memory),
         isolated=isolated & online,  # the kernel also lists offline isolated CPUs
         pci=pci,
         warnings=(*numa.warnings, *filter(None, [caches.warning])),
     )
-
-
-def _numa(node: MemoryNode, numa: NumaNodes) -> HostNuma:
-    return HostNuma(node.id, node.memory, node.pages, numa.distances.get(node.id, {}))
 
 
 def _cpus(places: Mapping[int, CpuPlace], numa: NumaNodes, caches: Caches) -> tuple[HostCpu, ...]:

@@ -167,7 +167,7 @@ def annotations(facts: NodeFacts) -> dict[str, str]:
         closed = CpuSet.of(cpu for pod in facts.decided if pod.exclusive_to_best_effort for cpu in pod.cpus)
         # Empty siblings are applied with the cpusets.
         empty = isolation_plan(facts.host, facts.decided, facts.isolation).empty if facts.pinning else EMPTY
-        by_kubelet = _kubelet_cpus(facts) | empty
+        by_kubelet = CpuSet.of(cpu for entry in _allocations(facts) for cpu in CpuSet.parse(entry["cpuset"])) | empty
         found = {
             names.CPU_TOPOLOGY: _json({"detail": [*_details(facts.host)]}),
             names.CPU_SHARED_POOLS: _json(_pools(facts, held | by_kubelet)),
@@ -303,10 +303,6 @@ def _allocations(facts: NodeFacts) -> Iterator[Json]:
                 "cpuset": str(pod.cpus),
                 "managedByKubelet": True,
             }
-
-
-def _kubelet_cpus(facts: NodeFacts) -> CpuSet:
-    return CpuSet.of(cpu for entry in _allocations(facts) for cpu in CpuSet.parse(entry["cpuset"]))
 
 
 def _observed_reserved(facts: NodeFacts) -> CpuSet | None:

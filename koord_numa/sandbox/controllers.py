@@ -88,15 +88,12 @@ class JobController:
         wanted = 0 if condition or spec.get("suspend") else min(parallelism, completions - len(succeeded))
         for pod in active[wanted:]:
             self._delete(pod)
-        taken = {_index(pod) for pod in (*succeeded, *active)}
+        taken = {str(pod["metadata"]["annotations"][INDEX]) for pod in (*succeeded, *active)}
         free = [index for index in range(completions) if str(index) not in taken]
         missing = wanted - len(active)
         for index in free[: max(0, missing)]:
             self.store.create(_pod(job, index))
-        self._write_status(job, max(wanted, 0), len(succeeded), failed, condition)
-
-    def _write_status(self, job: Json, active: int, succeeded: int, failed: int, condition: str) -> None:
-        status: Json = {"active": active, "succeeded": succeeded, "failed": failed}
+        status: Json = {"active": max(wanted, 0), "succeeded": len(succeeded), "failed": failed}
         if condition:
             status["conditions"] = [{"type": condition, "status": "True"}]
         known = job.get("status") or {}
@@ -143,10 +140,6 @@ def _pod(job: Json, index: int) -> Json:
 
 def _phase(pod: Mapping[str, Any]) -> str:
     return str((pod.get("status") or {}).get("phase") or "")
-
-
-def _index(pod: Mapping[str, Any]) -> str:
-    return str(pod["metadata"]["annotations"][INDEX])
 
 
 def _is_active(pod: Mapping[str, Any]) -> bool:

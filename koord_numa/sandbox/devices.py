@@ -242,7 +242,9 @@ class ClaimKubelets:
             wanted = sum(_whole(result) for result in results)
             if len(cpus) != wanted:
                 raise PrepareError(f"opaque cpuset size {len(cpus)} does not match the request total of {wanted} CPUs")
-            allowed = self._allowed(results[0])
+            found = self._device(results[0])
+            text = (found[0].get("attributes") or {}).get("dra.cpu/cpuIDs") if found else None
+            allowed = CpuSet.parse(text["string"]) if text else None
             # Drivers older than `cpuIDs` do not publish CPU ids, so there is nothing to check.
             if allowed is not None and not cpus <= allowed:
                 raise PrepareError(f"opaque cpuset {cpus} has offline, unmanaged or reserved CPUs {cpus - allowed}")
@@ -252,11 +254,6 @@ class ClaimKubelets:
         held = self._held(node)
         if used & held:
             raise PrepareError(f"cpuset {used}: conflict with already allocated claims: {used & held}")
-
-    def _allowed(self, result: Json) -> CpuSet | None:
-        found = self._device(result)
-        text = (found[0].get("attributes") or {}).get("dra.cpu/cpuIDs") if found else None
-        return CpuSet.parse(text["string"]) if text else None
 
     def _held(self, node: str) -> CpuSet:
         held = EMPTY

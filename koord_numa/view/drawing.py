@@ -133,7 +133,8 @@ def svg(drawing: Drawing, title: str) -> str:
     page.put(_text(title, size=16, bold=True), _GAP, 0)
     x: float = _GAP
     for socket in drawing.sockets():
-        box = _socket(drawing, socket)
+        name = "no socket" if socket.id is None else f"socket {socket.id}"
+        box = _stack(name, [_numa(drawing, numa) for numa in socket.numa], "#f1f3f5")
         page.put(box, x, _HEAD + _GAP)
         x += box.width + _GAP
     page.put(_legend(drawing), _GAP, page.height + 2 * _GAP)
@@ -143,11 +144,6 @@ def svg(drawing: Drawing, title: str) -> str:
         f'viewBox="0 0 {width:g} {height:g}" font-family="system-ui, sans-serif" font-size="12">'
         f'<rect width="100%" height="100%" fill="#ffffff"/>{"".join(page.elements)}</svg>\n'
     )
-
-
-def _socket(drawing: Drawing, socket: SocketBox) -> _Box:
-    name = "no socket" if socket.id is None else f"socket {socket.id}"
-    return _stack(name, [_numa(drawing, numa) for numa in socket.numa], "#f1f3f5")
 
 
 def _numa(drawing: Drawing, numa: NumaBox) -> _Box:

@@ -80,17 +80,14 @@ class ConflictingWriters:
             self._check_overcommit(info)
         # Without shared CPUs, now or before, there is nothing to compare.
         if ledger.more or name in self.double_holds:
-            self._compare_holdings(info)
-
-    def _compare_holdings(self, info: NodeInfo) -> None:
-        known, found = self.double_holds.get(info.name, ()), double_holds(info.ledger)
-        for conflict in found:
-            if conflict not in known:
-                self._report_double_hold(info.name, conflict)
-        if found:
-            self.double_holds[info.name] = found
-        else:
-            del self.double_holds[info.name]
+            known, found = self.double_holds.get(info.name, ()), double_holds(info.ledger)
+            for conflict in found:
+                if conflict not in known:
+                    self._report_double_hold(info.name, conflict)
+            if found:
+                self.double_holds[info.name] = found
+            else:
+                del self.double_holds[info.name]
 
     def _check_overcommit(self, info: NodeInfo) -> None:
         """Report requests that exceed the node's resources because another scheduler placed pods concurrently."""

@@ -183,28 +183,22 @@ class NodeBindLocks:
         if lock is None:
             lock = self._locks[node] = asyncio.Lock()
         # Counted before waiting, because the waiting tasks are the queue.
-        self._joined(node)
-        try:
-            async with lock:
-                yield
-        finally:
-            self._left(node)
-
-    def _joined(self, node: str) -> None:
         self._lengths[node] += 1
         if self._lengths[node] >= LONG_LINE and node not in self._long:
             self._long.add(node)
             self._on_length(node, True)
-
-    def _left(self, node: str) -> None:
-        self._lengths[node] -= 1
-        left = self._lengths[node]
-        if not left:
-            del self._lengths[node]
-        # Hysteresis: a queue around a single threshold would open and close the node with every bind.
-        if left <= SHORT_LINE and node in self._long:
-            self._long.discard(node)
-            self._on_length(node, False)
+        try:
+            async with lock:
+                yield
+        finally:
+            self._lengths[node] -= 1
+            left = self._lengths[node]
+            if not left:
+                del self._lengths[node]
+            # Hysteresis: a queue around a single threshold would open and close the node with every bind.
+            if left <= SHORT_LINE and node in self._long:
+                self._long.discard(node)
+                self._on_length(node, False)
 
 
 TOLD_FROM: Final = 3

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from koord_numa.core.claims import IN_MEMORY
 from koord_numa.core.fit.volumes import VolumePlan, plan_volumes
-from koord_numa.core.objects.claims import NEW_SHARE, Allocation, ClaimAmounts
+from koord_numa.core.objects.claims import NEW_SHARE, ClaimAmounts
 from koord_numa.core.objects.constraints import matches_term
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodKey
@@ -302,12 +302,9 @@ class VolumeBinding(MutableObject):
                 self._first_seen[claim.key] = (claim.selected_node, since if node == claim.selected_node else now)
                 if node == claim.selected_node and now - since >= self.timeout:
                     with self.handle.quarantine.contained(subject_of(pod)):
-                        await self._give_up(claim)
-
-    async def _give_up(self, claim: PersistentVolumeClaim) -> None:
-        self._first_seen.pop(claim.key, None)
-        self.lister.fail([claim.key], claim.selected_node, PASSED_OVER_SECONDS)
-        await self._quietly(self.writer.clear_selected_node(claim, claim.selected_node))
+                        self._first_seen.pop(claim.key, None)
+                        self.lister.fail([claim.key], claim.selected_node, PASSED_OVER_SECONDS)
+                        await self._quietly(self.writer.clear_selected_node(claim, claim.selected_node))
 
     async def _quietly(self, write: Awaitable[None]) -> None:
         """Await the write and log a failure. The next decision handles the remaining object; other writes continue."""
@@ -448,7 +445,9 @@ class ClaimPreBind(MutableObject):
         self._cycles[pod.key.uid] = work
         for each in work:
             if each.allocation is not None:
-                each.allocation = _with_shares(each.allocation)
+                each.allocation = each.allocation.with_share_ids(
+                    [str(uuid4()) for it in each.allocation.results if it.share_id == NEW_SHARE]
+                )
                 gang = pod.request.gang
                 self.lister.assume(each.claim, each.allocation, pod.key.uid, None if gang is None else gang.key)
 
@@ -486,7 +485,9 @@ class ClaimPreBind(MutableObject):
         """Release the reservations independently, so that a failure does not affect the others."""
         if placement.claim_amounts:
             with suppress(ClusterError):
-                await self._clear_amounts(pod)
+                # Clear the amounts of a pod that certainly has no node.
+                if await self.waits(pod.key):
+                    await self.writer.write_amounts(pod.key, ())
         for each in self._cycles.get(pod.key.uid, ()):
             try:
                 await self._take_back(pod, each)
@@ -524,11 +525,6 @@ class ClaimPreBind(MutableObject):
                 return
         if pod.extended_claim:
             await self.writer.map_requests(pod.key, "", ())
-
-    async def _clear_amounts(self, pod: Pod) -> None:
-        """Clear the amounts of a pod that certainly has no node."""
-        if await self.waits(pod.key):
-            await self.writer.write_amounts(pod.key, ())
 
     async def _take_back(self, pod: Pod, each: ClaimWork) -> None:
         if each.group is not None:
@@ -569,10 +565,6 @@ def _named(pod: Pod, work: Sequence[ClaimWork], placement: Placement) -> list[tu
         if each.extended is not None:
             names[IN_MEMORY] = each.claim.name
     return [(names.get(amounts.entry, amounts.entry), amounts) for amounts in placement.claim_amounts]
-
-
-def _with_shares(allocation: Allocation) -> Allocation:
-    return allocation.with_share_ids([str(uuid4()) for it in allocation.results if it.share_id == NEW_SHARE])
 
 
 def dynamic_resources(handle: Handle) -> ClaimPreBind | None:

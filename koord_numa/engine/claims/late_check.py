@@ -450,14 +450,11 @@ class Deallocation:
             self._wake.clear()
             while self._left:
                 _, (claim, pod) = self._left.popitem()
-                await self._release(claim, pod)
+                with _contained(f"the reservation of claim {claim} for pod {pod} cannot be taken back"):
+                    await self._outside.writer.release(claim, pod, partial(self._waits, pod))
             while self._noted:
                 _, (claim, pod) = self._noted.popitem()
                 await self._deallocate(claim, pod)
-
-    async def _release(self, claim: ResourceClaim, pod: PodKey) -> None:
-        with _contained(f"the reservation of claim {claim} for pod {pod} cannot be taken back"):
-            await self._outside.writer.release(claim, pod, partial(self._waits, pod))
 
     async def _deallocate(self, claim: ResourceClaim, pod: PodKey) -> None:
         current = self._lister.claim((claim.namespace, claim.name))

@@ -206,14 +206,11 @@ class SliceIndex:
             else:
                 self._shape += 1
         if max(len(self._shapes), len(self._revisions)) > 2 * len(self._by_node) + SPARE:
-            self._sweep()
-
-    def _sweep(self) -> None:
-        """Drop the counters by node, whose number is not bounded. The global counters are incremented instead."""
-        self._shapes.clear()
-        self._revisions.clear()
-        self._shape += 1
-        self._revision += 1
+            # Drop the counters by node, whose number is not bounded. The global counters are incremented instead.
+            self._shapes.clear()
+            self._revisions.clear()
+            self._shape += 1
+            self._revision += 1
 
     def _touch(self, slices: Iterable[ResourceSlice]) -> None:
         for each in slices:

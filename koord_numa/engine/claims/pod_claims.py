@@ -285,7 +285,10 @@ def claim_work(lister: ClaimLister, resolver: PodClaimResolver, pod: Pod, placem
     if placement.extended:
         wanted = extended_claim(pod.request.containers, placement.extended)
         if made is None:
-            made = _in_memory(pod, wanted)
+            # An in-memory claim with a provisional UID, until the API server has created it.
+            uid = f"{pod.key.uid}/{IN_MEMORY}"
+            spec = ClaimSpec(wanted.requests)
+            made = ResourceClaim(pod.key.namespace, IN_MEMORY, uid, spec=spec, owner=pod.key.uid, extended=True)
         elif made.deleting or made.spec.requests != wanted.requests:
             raise _changed(pod)
         work.append(ClaimWork(made, None, wanted))
@@ -298,13 +301,6 @@ def claim_work(lister: ClaimLister, resolver: PodClaimResolver, pod: Pod, placem
     return [
         replace(it, allocation=next(found)) if it.claim.allocation is None and not it.awaited else it for it in work
     ]
-
-
-def _in_memory(pod: Pod, wanted: ExtendedClaim) -> ResourceClaim:
-    """Return an in-memory claim with a provisional UID, until the API server has created it."""
-    uid = f"{pod.key.uid}/{IN_MEMORY}"
-    spec = ClaimSpec(wanted.requests)
-    return ResourceClaim(pod.key.namespace, IN_MEMORY, uid, spec=spec, owner=pod.key.uid, extended=True)
 
 
 def _changed(pod: Pod) -> Conflict:

@@ -192,7 +192,11 @@ class GroupCycle:
         try:
             cycles = await self._begin(keys, members)
             await asyncio.sleep(0)  # binds are sent in the next turn, concurrently with further decisions
-            await _all(cycles)
+            # Finish the started cycles concurrently.
+            if cycles:
+                async with asyncio.TaskGroup() as tasks:
+                    for cycle in cycles:
+                        tasks.create_task(cycle)
             if not is_complete:
                 self._count_bound(keys)
             if cycles and any(map(self._waits_queued, members)):
@@ -389,7 +393,11 @@ class GroupCycle:
             self.handle.queue.park(pods[0], verdict if request_class is blocking else None, now)
             for pending in pods[1:]:
                 self.handle.queue.add(pending)
-        self._count_rejection(rejection)
+        meter = self.handle.metrics
+        meter.groups.attempts[Result.UNSCHEDULABLE] += 1
+        for reason in () if rejection.verdict is None else reasons_of(rejection.verdict):
+            meter.groups.rejections[reason.value] += 1
+            meter.rejections[reason.value] += not rejection.clipped
         if verdict is not None and Reason.BIND_QUEUE in reasons_of(verdict):
             return  # the bind queue is shorter within milliseconds
         if isinstance(answer, Refused):
@@ -409,13 +417,6 @@ class GroupCycle:
             if why or pending.untold:
                 self.handle.conditions.waits(pending, why or members[0].message)
 
-    def _count_rejection(self, rejection: GroupRejection) -> None:
-        meter = self.handle.metrics
-        meter.groups.attempts[Result.UNSCHEDULABLE] += 1
-        for reason in () if rejection.verdict is None else reasons_of(rejection.verdict):
-            meter.groups.rejections[reason.value] += 1
-            meter.rejections[reason.value] += not rejection.clipped
-
     def _wait(self, keys: tuple[GangKey, ...], members: Sequence[PendingPod], why: str) -> None:
         """Queue all members until any member changes."""
         self._told.pop(keys, None)
@@ -425,14 +426,6 @@ class GroupCycle:
             for pending in pods:
                 self.handle.queue.add(pending)
                 self.handle.conditions.waits(pending, why)
-
-
-async def _all(cycles: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Finish the started cycles concurrently."""
-    if cycles:
-        async with asyncio.TaskGroup() as tasks:
-            for cycle in cycles:
-                tasks.create_task(cycle)
 
 
 def _by_class(members: Iterable[PendingPod]) -> dict[RequestClass, list[PendingPod]]:

@@ -13,7 +13,7 @@ from typing import Final
 from koord_numa.core.objects.gangs import Dialect, GangKey, GangSpec, TopologyLevel
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
-from koord_numa.core.scheduling.gangs import DomainResult, Group, Member, Placed, Refused, decide_in_steps
+from koord_numa.core.scheduling.gangs import Group, Member, Placed, Refused, decide_in_steps
 from koord_numa.core.value_objects import ValueObject, replace, value_field
 from koord_numa.engine.gangs.trial import ClusterTrial, Suspended, member_of
 from koord_numa.engine.handle import Handle
@@ -125,7 +125,15 @@ def explain_rejection(
         return GroupRejection(why)
     scene = _Scene(handle, trial, known)
     verdict = scene.verdict(refused.failed, refused.beside, refused.nodes, EXPLAINED)
-    domains = _domain_reports(scene, refused, verdict, pods)
+    # A report for each shown domain. ``verdict`` is that of the first domain.
+    found, assumed = [], 0
+    for number, result in enumerate(refused.domains[:SHOWN_DOMAINS]):
+        its = verdict if number == 0 else None
+        assumed += len(result.beside)
+        if number and result.failed and assumed <= EXPLAINED_MEMBERS:
+            its = scene.verdict(result.failed, result.beside, result.nodes, EXPLAINED // SHOWN_DOMAINS)
+        found.append(DomainReport(result.name, result.placed, result.members, pods.get(result.failed), its))
+    domains = tuple(found)
     beside = f"beside {len(refused.beside)} placed members " if refused.beside else ""
     whole = len(handle.cache.nodes if refused.nodes is None else refused.nodes)
     some = f" (of {whole} nodes {EXPLAINED} were asked)" if whole > EXPLAINED else ""
@@ -151,20 +159,6 @@ class _Scene(ValueObject):
         verdict = verdict_on(self.handle, self.trial.class_of(failed), nodes, most)
         self.trial.undo(*[self.members[uid] for uid in reversed(list(beside))])
         return verdict
-
-
-def _domain_reports(
-    scene: _Scene, refused: Refused, verdict: Unschedulable, pods: Mapping[str, Pod]
-) -> tuple[DomainReport, ...]:
-    """Return a report for each shown domain. ``verdict`` is that of the first domain."""
-    found, assumed = [], 0
-    for number, result in enumerate(refused.domains[:SHOWN_DOMAINS]):
-        its = verdict if number == 0 else None
-        assumed += len(result.beside)
-        if number and result.failed and assumed <= EXPLAINED_MEMBERS:
-            its = scene.verdict(result.failed, result.beside, result.nodes, EXPLAINED // SHOWN_DOMAINS)
-        found.append(DomainReport(result.name, result.placed, result.members, pods.get(result.failed), its))
-    return tuple(found)
 
 
 def verdict_on(
@@ -300,12 +294,8 @@ def _domains_text(trial: ClusterTrial, group: Group, refused: Refused) -> str:
     domains = trial.domains(keys)
     if not domains:
         return f"0/0 placements are available: no domain by {', '.join(keys)} has all running members"
-    best = [_domain_text(result) for result in refused.domains[:SHOWN_DOMAINS]]
+    best = [f"{result.name} places {result.placed} of {result.members}" for result in refused.domains[:SHOWN_DOMAINS]]
     return f"0/{len(domains)} placements are available{': ' if best else ''}{', '.join(best)}"
-
-
-def _domain_text(result: DomainResult) -> str:
-    return f"{result.name} places {result.placed} of {result.members}"
 
 
 def _first_line(text: str) -> str:

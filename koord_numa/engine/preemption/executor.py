@@ -477,7 +477,12 @@ class Executor:
         """Execute a plan. Return whether other pods of the class may succeed."""
         handle, pod, candidate = self._handle, nomination.pod, nomination.candidate
         try:
-            await self._tell_and_free(nomination, displaced)
+            # Publish the nomination and the displaced nominations, and evict. Raises ``ClusterError``.
+            self._say(nomination.pod.key, being_freed(nomination.candidate))
+            for ended in displaced:
+                self._say(ended.pod.key, "")
+                await self._evictor.withdraw(ended.pod.key)
+            await self._evictor.free(nomination)
         except ClusterError as error:
             if not isinstance(error, Gone):
                 self._failed.add(nomination.request_class)
@@ -497,14 +502,6 @@ class Executor:
         handle.metrics.victims_each.add(len(candidate.victims))
         self._pauses.reset(pod.key.uid)
         return True
-
-    async def _tell_and_free(self, nomination: Nomination, displaced: Iterable[Nomination]) -> None:
-        """Publish the nomination and the displaced nominations, and evict. Raises ``ClusterError``."""
-        self._say(nomination.pod.key, being_freed(nomination.candidate))
-        for ended in displaced:
-            self._say(ended.pod.key, "")
-            await self._evictor.withdraw(ended.pod.key)
-        await self._evictor.free(nomination)
 
     async def _give_up(self, nomination: Nomination, error: ClusterError) -> None:
         handle, key = self._handle, nomination.pod.key

@@ -393,7 +393,14 @@ class ClusterFilters:
     def _eligible(self, constraint: SpreadConstraint) -> Bools:
         """Return the rows that a spread constraint counts, by its node inclusion policies (``podtopologyspread/common.go``)."""
         if constraint.honor_affinity:
-            eligible = self._node_affinity()
+            # The rows that match nodeSelector and required node affinity. Cached until a label changes.
+            labels, demands = self._columns.labels, self._request.constraints
+            if self._matching is None or self._matching[0] != labels.version:
+                matching = labels.equal(demands.node_selector)
+                if demands.node_terms is not None:
+                    matching &= labels.matching(demands.node_terms)
+                self._matching = (labels.version, matching)
+            eligible = self._matching[1]
         else:
             eligible = np.ones(self._columns.labels.rows, dtype=np.bool_)
         if not constraint.honor_taints:
@@ -412,13 +419,3 @@ class ClusterFilters:
             if record is not None and record.node is not None:
                 tolerated[row] = fits_taints(self._request, record.node) is None
         return tolerated
-
-    def _node_affinity(self) -> Bools:
-        """Return the rows that match nodeSelector and required node affinity. Cached until a label changes."""
-        labels, demands = self._columns.labels, self._request.constraints
-        if self._matching is None or self._matching[0] != labels.version:
-            matching = labels.equal(demands.node_selector)
-            if demands.node_terms is not None:
-                matching &= labels.matching(demands.node_terms)
-            self._matching = (labels.version, matching)
-        return self._matching[1]

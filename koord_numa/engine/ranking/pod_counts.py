@@ -246,7 +246,7 @@ class PodCounts:
 
     def add(self, node: str, pod: Pod, former: Pod | None = None) -> None:
         """Count a pod on a node. ``former`` is the version of the pod that was counted there until now."""
-        kind = _kind_of(pod)
+        kind = PodKind(pod.key.namespace, pod.labels, pod.deleting, terms_of(pod.request))
         if former is not None:
             if self._counted[former.key.uid].kind == kind:  # the change does not affect other pods
                 return
@@ -271,7 +271,11 @@ class PodCounts:
         if found is None:
             found = self._unfinished.get(weighing)
             if found is None:
-                found = self._unfinished[weighing] = self._new_count(weighing)
+                count = Count(weighing, np.zeros(self._size, dtype=np.int64))
+                self._counts_by_anchor.add(count, weighing.anchors)
+                # Counted from the end of the list.
+                count.left = self._kinds_by_anchor.find(weighing.anchors)[::-1]
+                found = self._unfinished[weighing] = count
                 if len(self._unfinished) > MOST_UNFINISHED:
                     self._drop(self._unfinished.pop(next(iter(self._unfinished))))
                     self._purge()
@@ -327,13 +331,6 @@ class PodCounts:
                 known.counts.append((count, weight))
         return known
 
-    def _new_count(self, weighing: Weighing) -> Count:
-        count = Count(weighing, np.zeros(self._size, dtype=np.int64))
-        self._counts_by_anchor.add(count, weighing.anchors)
-        # Counted from the end of the list.
-        count.left = self._kinds_by_anchor.find(weighing.anchors)[::-1]
-        return count
-
     def _finish(self, count: Count) -> None:
         """Count the kinds that are left. Raises ``TurnOverError`` when the turn has no steps left; the next turn continues."""
         weighing = count.weighing
@@ -377,10 +374,6 @@ def _weight_of(count: Count) -> int:
     weighing = count.weighing
     terms = len(weighing.group.terms) if isinstance(weighing, SelectedByTerms) else 1
     return min(terms, REMEMBERED_COUNTS)
-
-
-def _kind_of(pod: Pod) -> PodKind:
-    return PodKind(pod.key.namespace, pod.labels, pod.deleting, terms_of(pod.request))
 
 
 REMEMBERED_SUMS: Final = 2048

@@ -557,7 +557,7 @@ class ScoreBounds:
         first += judged.starts[kinds]
         bound: Ints = judged.points[first]
         if self._by_numbers:
-            bound += self._row_by_row(rows)
+            bound += np.fromiter((self._of_row(int(row)) for row in rows), dtype=np.int64, count=len(rows))
         bound += self._ledger.points(rows, numbers)
         if self._devices is not None:
             bound += self._devices.points(rows, self._ledger.lists_all(rows), judged.one_numa_node[kinds])
@@ -641,9 +641,6 @@ class ScoreBounds:
             aligned = self._weights["alignment"] * alignment_bound(alignment, kind, fewest) if owns else 0
             points.append(NEVER if one and fewest > 1 else weight * score + aligned + most)
         return points
-
-    def _row_by_row(self, rows: Ints) -> Ints:
-        return np.fromiter((self._of_row(int(row)) for row in rows), dtype=np.int64, count=len(rows))
 
     def _of_row(self, row: int) -> int:
         record = self._columns.records[row]

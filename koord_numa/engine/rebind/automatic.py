@@ -52,7 +52,13 @@ class FinishedRebinds:
         self._failures = {uid: state for uid, state in self._failures.items() if uid in {each.uid for each in known}}
         for request in known:
             with self._scheduler.handle.quarantine.contained(rebind_subject(request)):
-                if _is_due(request, self._ports.wall()) and self._may_try(request):
+                if (
+                    request.is_answered
+                    and not request.deleting
+                    and request.ttl is not None
+                    and bool(request.updated)
+                    and self._ports.wall() >= request.updated + request.ttl
+                ) and self._may_try(request):
                     await self._delete(request)
 
     def _may_try(self, request: RebindRequest) -> bool:
@@ -71,16 +77,6 @@ class FinishedRebinds:
             due = dependencies.clock() + DELETION_RETRY.pause(failures, dependencies.random())
             self._failures[request.uid] = (failures, due)
             log.warning("RebindResource %s cannot be deleted now: %s", request.name, error)
-
-
-def _is_due(request: RebindRequest, now: float) -> bool:
-    return (
-        request.is_answered
-        and not request.deleting
-        and request.ttl is not None
-        and bool(request.updated)
-        and now >= request.updated + request.ttl
-    )
 
 
 REPAIR_RETRY: Final = BackoffSettings(initial=2.0, max=60.0)

@@ -104,19 +104,8 @@ def obstacle(now: NodeLayout | str, planned: NodeLayout, move: Move) -> str:
     if taken:
         return f"CPUs {taken} were given to another pod, or are kept for one"
     assigned = [*now.now[:index], move.after.bits, *now.now[index + 1 :]]
-    allowed = _with_planned_overdraft(now, planned)
-    if (
-        allowed.overdrawn(now.free(assigned))
-        or allowed.overloaded(assigned)
-        or _with_planned_cpus(now, planned).conflict_count(assigned).regression
-    ):
-        return f"new pods leave no room for {move.pod} on CPUs {move.after}"
-    return ""
-
-
-def _with_planned_overdraft(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
-    """Return the current node with the overdraft at planning time allowed: a step may use what other pods released."""
-    return replace(
+    # The current node with the overdraft at planning time allowed: a step may use what other pods released.
+    allowed = replace(
         now,
         cpu_limit={numa: limit + planned.overdraft.get(numa, 0) for numa, limit in now.cpu_limit.items()},
         amount_limits={
@@ -124,6 +113,13 @@ def _with_planned_overdraft(now: NodeLayout, planned: NodeLayout) -> NodeLayout:
             for name, limits in now.amount_limits.items()
         },
     )
+    if (
+        allowed.overdrawn(now.free(assigned))
+        or allowed.overloaded(assigned)
+        or _with_planned_cpus(now, planned).conflict_count(assigned).regression
+    ):
+        return f"new pods leave no room for {move.pod} on CPUs {move.after}"
+    return ""
 
 
 def _with_planned_cpus(now: NodeLayout, planned: NodeLayout) -> NodeLayout:

@@ -21,7 +21,11 @@ Json = dict[str, Any]
 def node_object(node: NodeDescription, now: str) -> Json:
     """Return the Node with labels, annotations, taints and status. ``now`` is an RFC 3339 time."""
     metadata: Json = {"name": node.name, "labels": node.all_labels}
-    annotations = _annotations(node)
+    annotations: dict[str, str] = {}
+    if node.style is Style.KOORDINATOR and node.reserved:
+        annotations[names.RESERVATION] = reservation(node)
+    if node.amplification:
+        annotations[names.AMPLIFICATION] = orjson.dumps(dict(sorted(node.amplification.items()))).decode()
     if annotations:
         metadata["annotations"] = annotations
     return {
@@ -58,15 +62,6 @@ def node_status(node: NodeDescription, now: str) -> Json:
 def reservation(node: NodeDescription) -> str:
     """Return Koordinator's reservation annotation, which the agent repeats on the topology."""
     return orjson.dumps({"reservedCPUs": str(node.reserved)} if node.reserved else {}).decode()
-
-
-def _annotations(node: NodeDescription) -> dict[str, str]:
-    found: dict[str, str] = {}
-    if node.style is Style.KOORDINATOR and node.reserved:
-        found[names.RESERVATION] = reservation(node)
-    if node.amplification:
-        found[names.AMPLIFICATION] = orjson.dumps(dict(sorted(node.amplification.items()))).decode()
-    return found
 
 
 _POLICY_WORDS: Final[Mapping[KubeletPolicy, str]] = {
