@@ -224,6 +224,7 @@ HEAVY = ("kubernetes_asyncio", "aiohttp", "pydantic", "numpy", "rich", "kopf", "
         pytest.param(["version"], (), id="version"),
         pytest.param(["--help"], (), id="help"),
         pytest.param(["nodes"], ("koord_numa.core.kubelet",), id="nodes"),
+        pytest.param(["nodes", "-l", "kind=own"], ("koord_numa.core.kubelet",), id="nodes by label"),
     ],
 )
 async def test_commands_import_only_what_they_need(words: list[str], allowed: tuple[str, ...], tmp_path: Path) -> None:
