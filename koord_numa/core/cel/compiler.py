@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, Final
 
+from koord_numa.core.cel.checker import check
 from koord_numa.core.cel.functions import QUALIFIED, Overload, constant_time
 from koord_numa.core.cel.parser import (
     Bind,
@@ -17,14 +18,18 @@ from koord_numa.core.cel.parser import (
     MapLiteral,
     OptionalMap,
     Select,
+    parse,
 )
 from koord_numa.core.cel.runtime import (
     DEVICE_NAMES,
     LOOPS,
+    MAX_TREE_DEPTH,
     OPERATORS,
     CelDevice,
+    Evaluate,
     Frame,
     LoopBody,
+    Reads,
     contained,
     contained_in_constant,
     index_value,
@@ -83,8 +88,6 @@ class BindingScope:
         self._counter[0] += len(names)
         return inner
 
-
-Evaluate = Callable[[Frame], Any]
 
 _LIST_COST: Final = 10
 _MAP_COST: Final = 30
@@ -450,3 +453,101 @@ _COMPILERS: Final[Mapping[type, Callable[[Any, BindingScope], Evaluate]]] = {
     Bind: _bind,
     OptionalMap: _optional_map,
 }
+
+
+def reads_of(tree: Expr) -> Reads:
+    """Return the attributes and capacities that the expression reads besides ``device.driver``."""
+    names: set[tuple[str, str]] = set()
+    return Reads(frozenset(names), True) if _opaque(tree, names) else Reads(frozenset(names))
+
+
+def _opaque(node: Expr, names: set[tuple[str, str]]) -> bool:
+    """Collect the names that are read below the node. Returns True when other data may be read."""
+    if isinstance(node, Ident):
+        # The device is used as a whole.
+        return node.name == "device"
+    path = _path(node)
+    if path is not None:
+        if len(path) == 2 and path[0] in ("attributes", "capacity"):
+            # ``device.attributes["d"]`` used as a map: any of its names may be read.
+            return True
+        if len(path) >= 3:
+            names.add((path[1], path[2]))
+        # A field of the device itself, such as ``allowMultipleAllocations``, is a name with an empty domain.
+        elif path != ["driver"]:
+            names.add(("", path[0]))
+        return False
+    return any(_opaque(child, names) for child in children(node))
+
+
+def _path(node: Expr) -> list[str] | None:
+    """
+    Return ``device.attributes["d"].x`` as ``[attributes, d, x]``, or None for a node that is not a chain of constant
+    names.
+    """
+    steps: list[str] = []
+    while not isinstance(node, Ident):
+        if isinstance(node, Select):
+            steps.append(node.field)
+            node = node.operand
+        elif isinstance(node, Index) and isinstance(node.key, Literal) and isinstance(node.key.value, str):
+            steps.append(node.key.value)
+            node = node.operand
+        else:
+            return None
+    # ``device`` alone, or all attributes at once, is not a chain of constant names.
+    if node.name != "device" or not steps or (len(steps) == 1 and steps[0] in ("attributes", "capacity")):
+        return None
+    return steps[::-1]
+
+
+def children(node: Expr) -> tuple[Expr, ...]:
+    """Return the child nodes."""
+    match node:
+        case Select(operand=operand):
+            return (operand,)
+        case Index(operand=operand, key=key):
+            return (operand, key)
+        case CallExpression(args=args, target=target):
+            return args if target is None else (target, *args)
+        case ListLiteral(elements=elements):
+            return elements
+        case MapLiteral(entries=entries):
+            return tuple(part for key, value, _ in entries for part in (key, value))
+        case Loop(range=items, condition=condition, result=result):
+            return tuple(part for part in (items, condition, result) if part is not None)
+        case Bind(value=value, body=body):
+            return (value, body)
+        case OptionalMap(target=target, body=body):
+            return (target, body)
+        case _:
+            return ()
+
+
+def compile_text(source: str) -> tuple[Evaluate, int, Reads] | CompileError:
+    """Return the function, the number of variable slots and the reads of an expression, or its compile error."""
+    try:
+        tree = parse(source)
+        _check_depth(tree)
+        check(tree)
+        evaluate, variables = compile_tree(tree)
+    except CompileError as error:
+        return error.with_traceback(None)  # the traceback refers to the syntax tree
+    # A constant that cannot be built, such as a map with a repeated key.
+    except (EvaluationError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        return CompileError(str(error))
+    except RecursionError:
+        return CompileError("the expression is nested too deeply")
+    return evaluate, variables, reads_of(tree)
+
+
+# The depth of the tree is limited, not that of the text: a long chain of operators nests without parentheses.
+def _check_depth(tree: Expr) -> None:
+    """Check the depth level by level without recursion, before any recursive function sees the tree."""
+    level: list[Expr] = [tree]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_TREE_DEPTH:
+            raise CompileError(f"the expression has more than {MAX_TREE_DEPTH} levels")
+        level = [child for node in level for child in children(node)]

@@ -5,117 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from koord_numa.core.cel.checker import check
-from koord_numa.core.cel.compiler import Evaluate, compile_tree
-from koord_numa.core.cel.parser import (
-    Bind,
-    CallExpression,
-    Expr,
-    Ident,
-    Index,
-    ListLiteral,
-    Literal,
-    Loop,
-    MapLiteral,
-    OptionalMap,
-    Select,
-    parse,
-)
-from koord_numa.core.cel.runtime import CelDevice, Frame, TimedFrame
+from koord_numa.core.cel.runtime import MAX_TREE_DEPTH, CelDevice, Evaluate, Frame, Reads, TimedFrame
 from koord_numa.core.cel.values import TYPE_NAMES, CelError, CompileError, CostExceededError, EvaluationError
-
-
-@dataclass(frozen=True, slots=True)
-class Reads:
-    """
-    The attributes and capacities that an expression reads.
-
-    ``names`` are attributes and capacities as (domain, name). ``everything`` marks an expression whose reads cannot be
-    determined from its text, such as a loop over all attributes.
-    """
-
-    names: frozenset[tuple[str, str]] = frozenset()
-    everything: bool = False
-
-    @property
-    def driver_only(self) -> bool:
-        """Whether the result depends on the driver name only."""
-        return not self.names and not self.everything
-
-
-def reads_of(tree: Expr) -> Reads:
-    """Return the attributes and capacities that the expression reads besides ``device.driver``."""
-    names: set[tuple[str, str]] = set()
-    return Reads(frozenset(names), True) if _opaque(tree, names) else Reads(frozenset(names))
-
-
-def _opaque(node: Expr, names: set[tuple[str, str]]) -> bool:
-    """Collect the names that are read below the node. Returns True when other data may be read."""
-    if isinstance(node, Ident):
-        # The device is used as a whole.
-        return node.name == "device"
-    path = _path(node)
-    if path is not None:
-        if len(path) == 2 and path[0] in ("attributes", "capacity"):
-            # ``device.attributes["d"]`` used as a map: any of its names may be read.
-            return True
-        if len(path) >= 3:
-            names.add((path[1], path[2]))
-        # A field of the device itself, such as ``allowMultipleAllocations``, is a name with an empty domain.
-        elif path != ["driver"]:
-            names.add(("", path[0]))
-        return False
-    return any(_opaque(child, names) for child in children(node))
-
-
-def _path(node: Expr) -> list[str] | None:
-    """
-    Return ``device.attributes["d"].x`` as ``[attributes, d, x]``, or None for a node that is not a chain of constant
-    names.
-    """
-    steps: list[str] = []
-    while not isinstance(node, Ident):
-        if isinstance(node, Select):
-            steps.append(node.field)
-            node = node.operand
-        elif isinstance(node, Index) and isinstance(node.key, Literal) and isinstance(node.key.value, str):
-            steps.append(node.key.value)
-            node = node.operand
-        else:
-            return None
-    # ``device`` alone, or all attributes at once, is not a chain of constant names.
-    if node.name != "device" or not steps or (len(steps) == 1 and steps[0] in ("attributes", "capacity")):
-        return None
-    return steps[::-1]
-
-
-def children(node: Expr) -> tuple[Expr, ...]:
-    """Return the child nodes."""
-    match node:
-        case Select(operand=operand):
-            return (operand,)
-        case Index(operand=operand, key=key):
-            return (operand, key)
-        case CallExpression(args=args, target=target):
-            return args if target is None else (target, *args)
-        case ListLiteral(elements=elements):
-            return elements
-        case MapLiteral(entries=entries):
-            return tuple(part for key, value, _ in entries for part in (key, value))
-        case Loop(range=items, condition=condition, result=result):
-            return tuple(part for part in (items, condition, result) if part is not None)
-        case Bind(value=value, body=body):
-            return (value, body)
-        case OptionalMap(target=target, body=body):
-            return (target, body)
-        case _:
-            return ()
-
-
-MAX_TREE_DEPTH: Final = 200
-"""
-Maximum depth of a syntax tree. Consecutive operators and selections also count. Go's parser stops at 250 grammar rules.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,19 +55,11 @@ class Program:
 
 
 def _compile(source: str) -> Program | CompileError:
-    try:
-        tree = parse(source)
-        _check_depth(tree)
-        check(tree)
-        evaluate, variables = compile_tree(tree)
-    except CompileError as error:
-        return error.with_traceback(None)  # the traceback refers to the syntax tree
-    # A constant that cannot be built, such as a map with a repeated key.
-    except (EvaluationError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-        return CompileError(str(error))
-    except RecursionError:
-        return CompileError("the expression is nested too deeply")
-    return Program(source, evaluate, variables, reads_of(tree))
+    # On use: clusters without selectors, and commands that only count, need neither the parser nor the function library.
+    from koord_numa.core.cel.compiler import compile_text
+
+    found = compile_text(source)
+    return found if isinstance(found, CompileError) else Program(source, *found)
 
 
 class ProgramCache:
@@ -227,19 +110,8 @@ def compile_selector(source: str) -> Program:
     return result
 
 
-# The depth of the tree is limited, not that of the text: a long chain of operators nests without parentheses.
-def _check_depth(tree: Expr) -> None:
-    """Check the depth level by level without recursion, before any recursive function sees the tree."""
-    level: list[Expr] = [tree]
-    depth = 0
-    while level:
-        depth += 1
-        if depth > MAX_TREE_DEPTH:
-            raise CompileError(f"the expression has more than {MAX_TREE_DEPTH} levels")
-        level = [child for node in level for child in children(node)]
-
-
 __all__ = [
+    "MAX_TREE_DEPTH",
     "CelDevice",
     "CelError",
     "CompileError",

@@ -64,6 +64,30 @@ _CLOCK_EVERY: Final = 64
 """Number of charges between two readings of the clock."""
 
 
+MAX_TREE_DEPTH: Final = 200
+"""
+Maximum depth of a syntax tree. Consecutive operators and selections also count. Go's parser stops at 250 grammar rules.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """
+    The attributes and capacities that an expression reads.
+
+    ``names`` are attributes and capacities as (domain, name). ``everything`` marks an expression whose reads cannot be
+    determined from its text, such as a loop over all attributes.
+    """
+
+    names: frozenset[tuple[str, str]] = frozenset()
+    everything: bool = False
+
+    @property
+    def driver_only(self) -> bool:
+        """Whether the result depends on the driver name only."""
+        return not self.names and not self.everything
+
+
 @dataclass(frozen=True, slots=True)
 class CelDevice:
     """Value of the variable ``device``, built once per device and read by every selector."""
