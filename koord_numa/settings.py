@@ -220,7 +220,7 @@ class FeatureGateSettings(Section):
 
     @property
     def features(self) -> Features:
-        """The gates as a core value."""
+        """Return the feature gates as a value of the core."""
         return Features(**self.model_dump())
 
 

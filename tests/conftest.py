@@ -1,4 +1,4 @@
-"""What holds for all tests: no test depends on how fast it runs, and recorded answers are counted at the end."""
+"""Settings of all tests: no test depends on its speed, and recorded answers are counted at the end."""
 
 import gc
 import os

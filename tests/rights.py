@@ -1,5 +1,5 @@
 """
-What the scheduler asks an API server for during the tests, compared with what the deployment grants it.
+Requests of the scheduler to an API server during the tests, compared with the permissions of the deployment.
 
 A plugin of pytest: every embedded server of the run tells it who asked for what; workers of a parallel run hand their part to the
 main process, and there the whole is judged. A right that is used and not granted is always wrong. One that is granted and not

@@ -1,4 +1,4 @@
-"""What goes on in a cluster in which nothing is scheduled: topologies are published, nodes send heartbeats, pods change their status."""
+"""Background load of a cluster without scheduling: agents publish topologies, nodes send heartbeats, pods change their status."""
 
 import asyncio
 import time

@@ -1,5 +1,5 @@
 """
-What a simulated cluster is asked to do while it is measured. It runs in a process of its own, see ``_processes``.
+Commands to a simulated cluster during a measurement. The cluster runs in a process of its own, see ``_processes``.
 
 The moments at which pods are created and bound are noted here, and the CPU time of the scheduler at each bind, so that the measuring
 process costs the measured one nothing.

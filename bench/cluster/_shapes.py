@@ -1,4 +1,4 @@
-"""What a workload consists of, and the nodes and pods of kube-scheduler's ``scheduler_perf`` suite as JSON."""
+"""The parts of a workload, and the nodes and pods of kube-scheduler's ``scheduler_perf`` suite as JSON."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How long no replica schedules after the leader is gone: killed, and stopped in order. A warm standby is there in both cases."""
+"""Time without a scheduling replica after the leader is killed, and after it is stopped. A warm standby runs in both cases."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""What the node agent costs on a full node: its memory and its CPU time."""
+"""Memory and CPU time of the node agent on a full node."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""How long a container runs on other CPUs than decided: real processes in cgroups, pinned through NRI and through CRI."""
+"""Time that a container runs on other CPUs than decided: real processes in cgroups, pinned through NRI and through CRI."""
 
 import asyncio
 import os

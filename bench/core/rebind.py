@@ -1,4 +1,4 @@
-"""How long the plan of a large fragmented node takes, and how near plans come to the fewest NUMA crossings that pods can have."""
+"""Time to plan the rebind of a large fragmented node, and distance of plans from the fewest possible NUMA crossings."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a topology costs while pods wait for which nothing can be done, each of a class of its own. CPU time of this process."""
+"""CPU time of a topology update while unschedulable pods wait, each of a class of its own."""
 
 import asyncio
 import gc

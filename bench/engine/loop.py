@@ -1,5 +1,5 @@
 """
-What a crowd costs: the scheduling loop itself, run as in the operator, against a binder that answers after a given time.
+Cost of many pods at once: the operator's scheduling loop, against a binder that answers after a given time.
 
 Wall time of this process. ``loop-longest`` is the longest time between two turns of an idle task while events come in.
 """

@@ -1,4 +1,4 @@
-"""What people who debug are shown of nodes and pods, over HTTP and without."""
+"""Debug documents of nodes and pods, over HTTP and without."""
 
 from pathlib import Path
 

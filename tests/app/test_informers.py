@@ -1,4 +1,4 @@
-"""What the operator learns from an API server, with Kopf or an informer watching waiting pods."""
+"""Objects that reach the operator from an API server, with Kopf or an informer watching waiting pods."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What goes on while nothing is scheduled: every update that is counted is one that watchers are sent."""
+"""Background load without scheduling: watchers receive every counted update."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""What a chaotic cluster with claims is made of, and what may never happen: devices, CPUs, capacity or counters given twice."""
+"""Objects of a chaotic cluster with claims, and checks that no device, CPU, capacity or counter is allocated twice."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 """
-What a replica knows, does and waits for when a cluster never comes to rest: the text of a failure that may not happen again for days.
+State of a replica in a cluster that does not come to rest: the text of a failure that may be rare.
 """
 
 import asyncio

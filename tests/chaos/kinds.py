@@ -1,4 +1,4 @@
-"""What a chaotic cluster is made of: machines with and without devices and huge pages, and pods that want some of everything."""
+"""Objects of a chaotic cluster: machines with and without devices and huge pages, and pods that request them."""
 
 from collections.abc import Callable
 from random import Random

@@ -1,4 +1,4 @@
-"""What each task of an event loop waits for: how a hang explains itself."""
+"""Stacks of the tasks of an event loop, to explain a hang."""
 
 import asyncio
 import gc

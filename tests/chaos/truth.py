@@ -80,9 +80,9 @@ def unbalanced(engine: Scheduler) -> list[str]:
 
 def differences(believed: Ledgers, true: Ledgers) -> list[str]:
     """
-    Where a ledger is not what the objects say, a line each.
+    Return a line per difference between a ledger and the objects.
 
-    Where a kubelet put a pod is written nowhere: who placed it may remember what was assumed, others cannot know.
+    No object has the place that a kubelet chose. The scheduler that placed the pod may remember its assumption, others cannot know.
     """
     found = []
     for name in sorted({*believed, *true}):

@@ -1,4 +1,4 @@
-"""What people read about a live cluster: nodes, one node, a pod that waits, and a pod that is not there yet."""
+"""Output about a live cluster: nodes, one node, a waiting pod, and a pod that does not exist yet."""
 
 import json
 from pathlib import Path

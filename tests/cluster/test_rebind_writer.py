@@ -1,4 +1,4 @@
-"""What a rebind writes, against a server that behaves as a real one does."""
+"""Writes of a rebind, against a server with the behavior of a real one."""
 
 from pathlib import Path
 

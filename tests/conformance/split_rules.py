@@ -1,5 +1,5 @@
 """
-What must hold where Koordinator's split of an amount over NUMA nodes is not ours to match.
+Rules for the split of an amount over NUMA nodes where koord-numa differs from Koordinator.
 
 Where an allocation spans NUMA nodes, Koordinator serves them in an order that compares positions in the list instead of
 NUMA ids, and hands out broken CPUs to pods that need whole ones. A difference is excused only when that very split, computed here,

@@ -1,4 +1,4 @@
-"""Which node wins depends on the configured method of scoring; nodes of kubelets are scored by what they publish."""
+"""The configured scoring method decides which node wins. Kubelet-owned nodes are scored by published amounts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What people read when a pod waits: counts that add up, numbers per NUMA node, bounded length."""
+"""Messages about waiting pods: counts that add up, numbers per NUMA node, bounded length."""
 
 import re
 

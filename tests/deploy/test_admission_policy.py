@@ -1,4 +1,4 @@
-"""Who may change resource-status: the policy's own CEL expressions, evaluated on requests as the API server would hand them over."""
+"""Users who may change resource-status: the policy's CEL expressions, evaluated on requests as in the API server."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""How requests become rights, and how those are compared with what the deployment grants."""
+"""Conversion of requests to permissions, and their comparison with the permissions of the deployment."""
 
 from typing import Any
 

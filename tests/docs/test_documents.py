@@ -1,4 +1,4 @@
-"""What the documents say must be true: examples are read, names exist, links lead somewhere."""
+"""Statements of documents are true: examples are parsed, names exist, links lead to files."""
 
 import re
 from pathlib import Path

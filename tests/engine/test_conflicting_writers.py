@@ -1,4 +1,4 @@
-"""What other writers do is noticed and said, and never mistaken for our own work."""
+"""Changes by other writers are noticed, reported, and not mistaken for the scheduler's own writes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is counted of attempts and waits, by a clock that stands still until it is moved."""
+"""Counters of attempts and waits, with a clock that tests move."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where a kubelet chooses, pods are bound in the order in which they were decided on; elsewhere no pod waits for another."""
+"""Pods of a kubelet-owned node are bound in the order of decisions. On other nodes no pod waits for another pod."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What happens between two steps of one pod's way: news that arrives just then, and reads that are overtaken."""
+"""Events between two steps of a pod's cycle, and reads that are overtaken."""
 
 import asyncio
 from collections.abc import Mapping

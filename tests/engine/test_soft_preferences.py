@@ -1,4 +1,4 @@
-"""What users prefer decides before nodes are filled: small clusters whose outcome kube-scheduler's is too, or more even."""
+"""Preferences of users outrank node filling: small clusters with the outcome of kube-scheduler, or a more even one."""
 
 from collections import Counter
 

@@ -99,7 +99,7 @@ class FakeBinder:
         return self.pods[pod.uid]
 
     async def set_unschedulable(self, pod: PodKey, message: str) -> None:
-        """Take note."""
+        """Record the condition."""
         self.calls.append(f"condition {pod.name}: {message}")
         self.fail("condition")
 
@@ -114,12 +114,12 @@ class FakeBinder:
         return self.pods[pod.uid]
 
     async def delete(self, pod: PodKey) -> None:
-        """Take note."""
+        """Record the deletion."""
         self.calls.append(f"delete {pod.name}")
         self.fail(f"delete {pod.name}")
 
     async def evict(self, pod: PodKey, message: str) -> None:
-        """Take note."""
+        """Record the eviction."""
         self.calls.append(f"evict {pod.name}")
         self.fail(f"evict {pod.name}")
 
@@ -131,15 +131,15 @@ class RecordingEvents:
     events: list[tuple[str, str, str]] = field(default_factory=list)
 
     def event(self, pod: PodKey, *, warning: bool, reason: str, message: str) -> None:
-        """Take note."""
+        """Record the event."""
         self.events.append((pod.name, reason, message))
 
     def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
-        """Take note."""
+        """Record the event."""
         self.events.append((node, reason, message))
 
     def object_event(self, about: ObjectReference, *, warning: bool, reason: str, message: str) -> None:
-        """Take note."""
+        """Record the event."""
         self.events.append((f"{about.kind} {about.name}", reason, message))
 
     def reasons(self, name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""How large every container is that can be reached from an object, apart from caches and deques that bound themselves."""
+"""Sizes of all containers that are reachable from an object, except caches and deques with their own bound."""
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What is used of Kopf beyond its documented interface, pinned: a release that changes it fails here and nowhere else."""
+"""The undocumented parts of Kopf that koord-numa uses. A release that changes them fails here and nowhere else."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""What prevents a start under ``kopf run`` ends the process in one sentence, without a traceback."""
+"""Errors at the start of ``kopf run`` end the process with one sentence, without a traceback."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What holds for every kubelet, churn and lag: what the engine places, the kubelet admits, apart from first explorations."""
+"""Law for every kubelet, churn and lag: the kubelet admits every placed pod, apart from first explorations."""
 
 from collections import Counter
 from typing import Any

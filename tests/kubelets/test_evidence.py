@@ -1,4 +1,4 @@
-"""What pods have shown of a kubelet: kept over a restart of the scheduler, and gone with the kubelet's configuration."""
+"""Evidence about a kubelet from its pods: it survives a restart of the scheduler and ends with the kubelet's configuration."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How much the tests of the node agent fuzz."""
+"""Number of fuzz examples for the tests of the node agent."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What the agent applies on scheduler-owned nodes, and where it does not."""
+"""CPUs that the agent applies on scheduler-owned nodes, and nodes on which it applies none."""
 
 import asyncio
 from contextlib import nullcontext

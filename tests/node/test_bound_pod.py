@@ -1,4 +1,4 @@
-"""Which containers a static CPU manager pins, and by which uid the kubelet knows a pod."""
+"""Containers that a static CPU manager pins, and the uid by which the kubelet knows a pod."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""What the agent makes of the annotation of a pod, by any author."""
+"""Parsing of a pod's annotation by the agent, for any author."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the agent publishes, whom it leaves alone, and when it sends nothing."""
+"""Fields that the agent publishes, objects of others that it does not change, and times without a write."""
 
 from pathlib import Path
 

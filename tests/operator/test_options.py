@@ -1,4 +1,4 @@
-"""How ``kopf run`` is configured."""
+"""Configuration under ``kopf run``."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Where the proposals' text is not followed: each row of the third section of docs/deviations.md that no other file here shows."""
+"""Differences from the proposals: each row of the third section of docs/deviations.md that no other file here shows."""
 
 import json
 from typing import Any

@@ -9,7 +9,7 @@ NEAR = {0: {0: 10, 1: 20}, 1: {0: 20, 1: 10}}
 
 
 def kubelets(name: str, *free: str, policy: str = "best-effort", **attributes: str) -> list[Json]:
-    """A node whose NUMA nodes of 8 CPUs have so many left; zones list no memory, as in the proposal's example."""
+    """A node with these free CPUs on its NUMA nodes of 8 CPUs. Zones list no memory, as in the proposal's example."""
     zones = [zone(numa, {"cpu": cpu}, NEAR[numa], cpu="8") for numa, cpu in enumerate(free)]
     return [node(name, 16), kubelet_nrt(name, zones, policy, memoryManagerPolicy="None", **attributes)]
 

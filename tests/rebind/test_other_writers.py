@@ -1,4 +1,4 @@
-"""What others do to the pods of a node between two steps of a rebind."""
+"""Changes by other writers to pods of a node between two steps of a rebind."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

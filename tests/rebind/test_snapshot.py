@@ -1,4 +1,4 @@
-"""What a rebind may count on: room that is kept for others is not there, and steps are judged by where every pod was at first."""
+"""Room for a rebind: reserved room is not used, and steps are compared with the initial places of all pods."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What would make a waiting pod fit: settings of kubelets, and nothing about nodes that the pod excludes."""
+"""Changes that make a waiting pod fit: kubelet settings, and no proposals for nodes that the pod excludes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What pods and PodGroups of three dialects say about gangs, and what contradicts itself."""
+"""Gangs of pods and PodGroups in three dialects, and contradictions."""
 
 from typing import Any
 

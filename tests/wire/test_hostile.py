@@ -1,4 +1,4 @@
-"""Whatever stands in an object, reading it gives an answer or one ``WireError``, quickly and with a short message."""
+"""Parsing any object gives a value or one ``WireError``, quickly and with a short message."""
 
 import json
 import math

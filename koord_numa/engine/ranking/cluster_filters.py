@@ -339,7 +339,7 @@ RefuseEarly = Callable[[NodeSnapshot], tuple[Rejection | None, bool]]
 
 
 class ClusterFilters:
-    """Filters of one request that depend on more than the node. ``pickers`` are terms of placed pods that select its pods."""
+    """Filters of one request that read the whole cluster. ``pickers`` are the terms of placed pods that select the request's pods."""
 
     def __init__(
         self, request: PodRequest, pickers: Iterable[PodTerm], columns: NodeTable, storage: StorageNow

@@ -52,7 +52,7 @@ class Devices:
         }
 
     def device_class(self, _: str) -> JsonObject:
-        """What claims refer to."""
+        """A DeviceClass with hostile values."""
         values = self._values
         spec = {"selectors": self._selectors(), "config": self._config("opaque")}
         metadata = values.metadata(self._class())

@@ -48,7 +48,7 @@ class Values:
         self._left = self.dice.choice(BUDGETS)
 
     def many(self, most: int) -> int:
-        """How long a list is to be."""
+        """Draw the length of a list."""
         count = min(self._left, self.dice.choice((0, 1, 1, 2, 3, self.dice.randint(0, most))))
         self._left -= count
         return count

@@ -1,4 +1,4 @@
-"""What Kopf reports and what a list shows end in the same truth."""
+"""Kopf's events and a list lead to the same state."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable

@@ -1,4 +1,4 @@
-"""Which nodes take a pod, and in which order preferences put them, against the recorded answers of kube-scheduler."""
+"""Feasible nodes and the order of preferences, compared with the recorded answers of kube-scheduler."""
 
 from pathlib import Path
 from typing import Any

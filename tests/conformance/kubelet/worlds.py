@@ -181,7 +181,7 @@ class World:
         return found
 
     def step(self, state: KubeletState, index: int, away: Iterable[str]) -> tuple[KubeletState, bool]:
-        """The state after an event, before which these pods have left; and whether the event is as it was recorded."""
+        """Return the state after the departure of these pods and the event, and whether the event has its recorded result."""
         recorded, event = self.recorded, self.recorded.events[index]
         for uid in away:
             state = state.without(uid)

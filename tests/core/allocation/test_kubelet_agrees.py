@@ -1,5 +1,5 @@
 """
-Whatever the allocator places on a node, the kubelet of that node admits.
+The kubelet of a node admits every placement of the allocator on that node.
 
 The node is one machine described twice: as the objects that the allocator reads, and as the kubelet's own configuration. The
 kubelet chooses CPUs itself and is then overruled by the node agent, so only its yes or no matters.

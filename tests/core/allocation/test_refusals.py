@@ -1,4 +1,4 @@
-"""Why one node refuses one pod, case by case."""
+"""Reasons for which a node rejects a pod, case by case."""
 
 import pytest
 

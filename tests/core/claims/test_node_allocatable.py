@@ -1,4 +1,4 @@
-"""What devices of claims take from the node: mappings once for each claim, overhead for pod and containers."""
+"""Node resources that devices of claims use: mappings once per claim, overhead per pod and container."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What stands above the take: required policies, downgrades, even distribution, machines without SMT."""
+"""Bind policies around the CPU take: required policies, downgrades, even distribution, machines without SMT."""
 
 from itertools import combinations
 

@@ -1,4 +1,4 @@
-"""Which devices a pod gets: hints, strategies, topology scopes, partitions, joint allocation; or Koordinator's message."""
+"""The devices of a pod by hints, strategies, topology scopes, partitions and joint allocation, or Koordinator's message."""
 
 from typing import Any
 

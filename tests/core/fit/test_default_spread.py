@@ -1,4 +1,4 @@
-"""What the pods of a workload select by, for default spread constraints: as kube-scheduler's ``DefaultSelector``."""
+"""Selectors of default spread constraints for the pods of a workload, as in kube-scheduler's ``DefaultSelector``."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a scheduler concludes: yes with what to charge, no with reason and numbers, and the assumption that decided."""
+"""Answers of the scheduler: admitted with the resources to charge, or rejected with reason, numbers and deciding assumption."""
 
 from typing import Any
 

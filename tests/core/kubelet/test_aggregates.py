@@ -1,4 +1,4 @@
-"""What the managers are asked for, per container and per pod."""
+"""Requests to the kubelet's managers, per container and per pod."""
 
 from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
 from koord_numa.core.objects.request import Container, PodRequest

@@ -236,7 +236,7 @@ def test_the_work_of_one_replay_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def _published(state: KubeletState) -> list[Zone]:
-    """What an exporter shows of this state: CPUs of running containers."""
+    """Return the amounts that an exporter publishes for this state: CPUs of running containers."""
     used = 0
     for held in state.pods.values():
         for container in held.grant.containers:

@@ -1,4 +1,4 @@
-"""How careful to be about whole cores."""
+"""Caution about whole cores."""
 
 from random import Random
 

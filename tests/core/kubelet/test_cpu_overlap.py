@@ -1,4 +1,4 @@
-"""How many CPUs of its init containers a container gets again, against the packed assignment on machines of all kinds."""
+"""Number of init container CPUs that a container gets again, compared with the packed assignment on machines of all kinds."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Where exclusive CPUs could come from, and which are taken."""
+"""Possible sources of exclusive CPUs, and the CPUs that are taken."""
 
 from itertools import pairwise
 
@@ -106,7 +106,7 @@ def test_reusable_cpus_can_be_taken_last() -> None:
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=4), st.data())
 def test_made_up_cpus_of_one_numa_node_are_taken_in_order(sizes: list[int], data: st.DataObject) -> None:
-    """The shortcut takes those that the kubelet's own order takes on a machine without siblings."""
+    """On a machine without siblings, the shortcut takes the same CPUs as the kubelet's order."""
     zones = [Zone(numa, *([{"cpu": 1000 * count}] * 3)) for numa, count in enumerate(sizes)]
     made_up = NodeConfig.of(NodeResourceTopology("n", CpuOwner.KUBELET, zones=tuple(zones)), {}).node
     here = made_up.machine.numa_bits[data.draw(st.integers(0, len(sizes) - 1))]

@@ -1,4 +1,4 @@
-"""Where devices could come from, and which are taken."""
+"""Possible sources of devices, and the devices that are taken."""
 
 import pytest
 

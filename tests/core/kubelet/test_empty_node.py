@@ -1,4 +1,4 @@
-"""What amounts alone say of the empty node is what the kubelet's procedure says there."""
+"""On an empty node, amounts alone give the same answer as the kubelet's procedure."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""How many CPUs a pod with init containers holds, as a scheduler bounds it, against the kubelet's own choice."""
+"""Bounds on the CPUs of a pod with init containers, compared with the kubelet's own choice."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""What finished init containers still hold, and exporters overlook."""
+"""Resources that finished init containers still hold and exporters overlook."""
 
 import pytest
 

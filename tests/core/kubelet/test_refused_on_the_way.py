@@ -1,4 +1,4 @@
-"""What is not counted of pods on their way: a kubelet counts no more than the rest, whichever pods leave, and whenever they do."""
+"""Resources of pods in flight that do not count: the kubelet counts at most the rest, whichever pods leave at any time."""
 
 from collections.abc import Iterator, Mapping
 from itertools import chain, combinations

@@ -1,4 +1,4 @@
-"""Which CPUs spread pods hold, by what a topology shows of them: none may get lost or be held twice."""
+"""CPUs of spread pods according to a topology: no CPU gets lost or is held twice."""
 
 import pytest
 

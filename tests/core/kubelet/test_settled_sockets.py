@@ -1,4 +1,4 @@
-"""What a topology tells of CPUs that may be of any NUMA node of a socket, and what it leaves open."""
+"""Conclusions from a topology about CPUs on any NUMA node of a socket, and remaining uncertainty."""
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa, released

@@ -1,4 +1,4 @@
-"""What pods may demand where the kubelet hands out CPUs: a table of kubelets and pods."""
+"""Policies that pods may require on kubelet-owned nodes: a table of kubelets and pods."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a container gets again of its init containers' CPUs on an empty NUMA node, against the kubelet's own assignment."""
+"""CPUs of init containers that a container gets again on an empty NUMA node, compared with the kubelet's assignment."""
 
 from random import Random
 from typing import Final

@@ -1,4 +1,4 @@
-"""What the kubelet's topology manager decides, with the merged hint that it logs for a unit that it rejects."""
+"""Decisions of the kubelet's topology manager, with the merged hint that it logs for a rejected unit."""
 
 from collections.abc import Sequence
 

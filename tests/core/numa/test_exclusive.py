@@ -1,4 +1,4 @@
-"""Who may share a NUMA node with whom."""
+"""Pods that may share a NUMA node."""
 
 import pytest
 

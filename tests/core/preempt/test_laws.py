@@ -1,4 +1,4 @@
-"""What holds for every choice of victims, on random nodes."""
+"""Laws for every choice of victims, on random nodes."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Which node is freed: each criterion decides where all before it are equal."""
+"""Choice of the node to free: each criterion decides if all earlier criteria are equal."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which CPUs one pod gets, on machines written by hand: siblings are neighbours, NUMA node 0 comes first."""
+"""CPUs of one pod on machines written by hand: siblings are neighbors, NUMA node 0 comes first."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a rebind does to nodes written by hand, and what it must never do to any node."""
+"""Rebind plans of nodes written by hand, and laws for every node."""
 
 import pytest
 
@@ -148,7 +148,7 @@ def test_more_crossings_than_sorted_order_only_with_stuck_pods(block: int) -> No
 
 
 def test_no_plan_that_spares_every_pod_can_match_sorted_order() -> None:
-    """Summed over the five hundred nodes, pods need more NUMA nodes each by itself than sorted order leaves them."""
+    """Over all nodes, the NUMA nodes that each pod needs alone are more than the NUMA nodes after sorted order."""
     reached = least = 0
     for seed in range(SEEDS):
         node = fragmented(seed)

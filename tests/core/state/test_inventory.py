@@ -1,4 +1,4 @@
-"""What a node offers: reservations, amplification, and whose word counts for policies."""
+"""Resources that a node offers: reservations, amplification, and the source of policies."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is free on each NUMA node, and the pools that pods without own CPUs share."""
+"""Free amounts per NUMA node, and the pools of pods without own CPUs."""
 
 import pytest
 

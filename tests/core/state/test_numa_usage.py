@@ -1,4 +1,4 @@
-"""What each NUMA node has left, on nodes of either owner."""
+"""Remaining amounts per NUMA node, on nodes of both owners."""
 
 import pytest
 from hypothesis import given

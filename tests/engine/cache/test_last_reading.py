@@ -1,4 +1,4 @@
-"""Which pods a topology shows is remembered while nothing differs that it follows from."""
+"""The pods that a topology shows are cached until an input changes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which pods a topology shows: what an exporter saw may be older than a pod's start, whatever arrives first."""
+"""Pods that a topology shows: the exporter's data may be older than the start of a pod, in any order of events."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Which pods a topology does not show: the state machine against a model of a node, its kubelet and its exporter."""
+"""Pods that a topology does not show: the state machine compared with a model of a node, its kubelet and its exporter."""
 
 import pytest
 from hypothesis import settings

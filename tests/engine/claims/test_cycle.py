@@ -1,4 +1,4 @@
-"""What is known of claims, and the Reserve and PreBind steps: a claim counts exactly once, whatever comes first and whatever fails."""
+"""Knowledge of claims, and the Reserve and PreBind steps: a claim counts exactly once in any order and after any failure."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What holds in any life of a cluster with claims, with taint rules that come, change and go in the middle (``lives.py``)."""
+"""Laws for any life of a cluster with claims and changing taint rules (``lives.py``)."""
 
 from tests.engine.claims.lives import live
 from tests.tables import each_row

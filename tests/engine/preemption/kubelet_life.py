@@ -193,7 +193,7 @@ class KubeletLife:
         return [uid for uid, obj in self.server.objects.items() if not obj["spec"].get("nodeName")]
 
     def node_of(self, name: str) -> str:
-        """Where the API server has the pod."""
+        """Return the node of the pod in the API server."""
         return str(self.server.objects[f"uid-{name}"]["spec"].get("nodeName", ""))
 
     async def decide(self) -> None:

@@ -1,4 +1,4 @@
-"""Which class is being looked at, which is due, and on which nodes."""
+"""The class that is evaluated, the class that is due, and their nodes."""
 
 import pytest
 from hypothesis import given

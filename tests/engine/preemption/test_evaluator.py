@@ -1,4 +1,4 @@
-"""Which nodes are tried out for a pod that fits nowhere, and how often."""
+"""Nodes that are tried for a pod that fits nowhere, and the number of attempts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is checked right before an eviction, and what each answer of the API server means."""
+"""Checks before an eviction, and the meaning of each response of the API server."""
 
 import pytest
 

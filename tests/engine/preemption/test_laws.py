@@ -1,4 +1,4 @@
-"""What holds after any history of pods that come, make room, are evicted and leave."""
+"""Laws after any history of pods that arrive, make room, are evicted and leave."""
 
 import asyncio
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Why a pod waits is written together with the node that is freed for it, and at once where no node is."""
+"""The reason why a pod waits is written with its nominated node, or at once if there is none."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -42,7 +42,7 @@ def test_every_reason_says_what_may_lift_it() -> None:
 
 
 def random_pod(dice: Random, number: int) -> Pod:
-    """Pods that wait for all sorts of things."""
+    """Draw a pod that waits for one of many reasons."""
     constraints = dice.choice(
         (
             Constraints(),

@@ -1,4 +1,4 @@
-"""What a profile says reaches the decisions, every word of it."""
+"""Every setting of a profile reaches the decisions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What nodes said is remembered in little memory, however many nodes, classes and sentences come and go."""
+"""Rejections of nodes use little memory for any number of nodes, classes and sentences."""
 
 from random import Random
 

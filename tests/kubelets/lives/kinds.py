@@ -1,4 +1,4 @@
-"""Which lives are drawn: what a caller leaves open is decided by the seed."""
+"""Kinds of drawn lives: the seed decides everything that a caller leaves open."""
 
 from dataclasses import dataclass
 from enum import Enum

@@ -1,4 +1,4 @@
-"""Whatever is sent, the server answers: nothing but ``ApiError`` comes out of the verbs, and what is stored can be read again."""
+"""The server answers any request: verbs raise ``ApiError`` only, and stored objects can be read."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where the scheduler foresees that a kubelet will admit a pod, the simulated kubelet does: judged by published objects alone."""
+"""The simulated kubelet admits every pod that the scheduler places, judged by published objects alone."""
 
 import json
 import random

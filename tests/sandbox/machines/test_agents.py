@@ -1,4 +1,4 @@
-"""What agents do over time: run and end pods, rebind, publish, lag, refuse, crash."""
+"""Agents over time: they run and end pods, rebind, publish, lag, reject and crash."""
 
 from typing import Any
 

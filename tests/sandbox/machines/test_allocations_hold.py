@@ -1,4 +1,4 @@
-"""What the allocator places on a scheduler-owned node, a simulated node of that kind takes: no rule of either side is broken."""
+"""A simulated scheduler-owned node accepts every placement of the allocator, within the rules of both."""
 
 import random
 from collections.abc import Iterator

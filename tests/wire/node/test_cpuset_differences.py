@@ -1,4 +1,4 @@
-"""What the node agent says of pods that run elsewhere; it never makes a topology unusable."""
+"""Reports of the node agent about pods on other CPUs. They never make a topology unusable."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What did not change about a topology is not read again, and what is kept from earlier ones is what reading would give."""
+"""Unchanged parts of a topology are not parsed again, and cached values equal parsed values."""
 
 from collections.abc import Sequence
 from typing import Any

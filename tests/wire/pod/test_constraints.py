@@ -1,4 +1,4 @@
-"""What a pod's spec demands of nodes."""
+"""Requirements of a pod's spec on nodes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a pod asks for: amounts, pod-level resources, overhead, classes, and bind policies that a class cannot have."""
+"""Requests of a pod: amounts, pod-level resources, overhead, classes, and bind policies that a class cannot have."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What we write on pods: the bytes that Koordinator's agent reads, and back."""
+"""The annotation that koord-numa writes on pods: the bytes that Koordinator's agent reads, and back."""
 
 import json
 from typing import Any

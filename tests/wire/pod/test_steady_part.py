@@ -1,4 +1,4 @@
-"""What does not change while a pod is bound and starts is read once, and a pod reads as if it were seen for the first time."""
+"""Parts of a pod that do not change at bind and start are parsed once, with the same result as a new parse."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which pools count: the newest generation, whole and without contradictions, of drivers that the request can use."""
+"""The usable pools: the newest complete and consistent generation of drivers that the request can use."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which volumes unbound claims of WaitForFirstConsumer classes get on a node."""
+"""Volumes on a node for unbound claims of WaitForFirstConsumer classes."""
 
 from typing import Any
 

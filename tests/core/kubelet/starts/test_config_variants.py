@@ -1,4 +1,4 @@
-"""Which sockets there may be, where only distances of NUMA nodes are known."""
+"""Possible sockets if only the distances of NUMA nodes are known."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations

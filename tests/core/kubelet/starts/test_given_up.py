@@ -1,4 +1,4 @@
-"""What a topology says where states have been given up that may agree with it as well."""
+"""A topology after possible states were given up that may agree with it as well."""
 
 import pytest
 

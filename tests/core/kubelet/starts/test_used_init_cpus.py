@@ -1,4 +1,4 @@
-"""Where finished init containers may hold CPUs on a node that was in use when it was first seen."""
+"""CPUs that finished init containers may hold on a node that was in use when the scheduler first saw it."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Who is too near to whom, counted on nodes written by hand: CPUs 0-3, 4-7 and 8-11 are NUMA nodes 0, 1 and 2, two CPUs a core."""
+"""Exclusivity conflicts on nodes written by hand: CPUs 0-3, 4-7 and 8-11 are NUMA nodes 0, 1 and 2, with two CPUs per core."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who may move in a rebind, who must stay, and how much room there is."""
+"""Movable and fixed pods in a rebind, and the available room."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""How much of a node's least used device is in use, as the scalar score of a pod without devices says, through all changes of the row."""
+"""Usage of a node's least used device equals the scalar score of a pod without devices, after all changes of the row."""
 
 from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import PodKey

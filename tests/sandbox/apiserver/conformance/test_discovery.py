@@ -1,4 +1,4 @@
-"""What a real API server says about itself: version, health, groups, resources, aggregated discovery, OpenAPI."""
+"""Discovery of a real API server: version, health, groups, resources, aggregated discovery, OpenAPI."""
 
 from typing import Any
 
