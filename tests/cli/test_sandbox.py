@@ -20,29 +20,24 @@ from tests.cli.small import RACK, ask, pod, small_cluster
 pytestmark = pytest.mark.e2e
 
 
-@pytest.mark.parametrize("number", [SIGINT, SIGTERM])
-async def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, number: Signals) -> None:
-    machines, kubeconfig = tmp_path / "fleet.yaml", tmp_path / "kubeconfig"
+@pytest.mark.parametrize(("number", "has_file"), [(SIGINT, False), (SIGTERM, True)])
+async def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, number: Signals, has_file: bool) -> None:
+    """Without a file for the kubeconfig, the server removes its own."""
+    machines, kubeconfig, temporary = tmp_path / "fleet.yaml", tmp_path / "kubeconfig", tmp_path / "temporary"
     machines.write_text(yaml.safe_dump(RACK))
-    options = ("--machines", str(machines), "--kubeconfig", str(kubeconfig))
-    async with started("sandbox", *options) as process:
+    temporary.mkdir()
+    options = ("--kubeconfig", str(kubeconfig)) if has_file else ()
+    async with started("sandbox", "--machines", str(machines), *options, TMPDIR=str(temporary)) as process:
         url = (await line_with(process, "serving")).split()[1]
-        assert await line_with(process, "export") == f"export KUBECONFIG={kubeconfig}"
-        async with await Api.connect(kubeconfig) as api:
+        exported = Path((await line_with(process, "export KUBECONFIG=")).partition("=")[2])
+        assert exported == kubeconfig if has_file else exported.is_relative_to(temporary)
+        async with await Api.connect(exported) as api:
             nodes = await list_all(api, ListedKind(NODES, parse_node))
         assert [node.name for node in nodes.objects] == ["own", "theirs"]
         process.send_signal(number)
         assert await process.wait() == 0
         assert not await is_open(url)
-
-
-async def test_without_a_file_the_kubeconfig_goes_with_the_server(tmp_path: Path) -> None:
-    async with started("sandbox", TMPDIR=str(tmp_path)) as process:
-        kubeconfig = Path((await line_with(process, "export")).partition("=")[2])
-        assert kubeconfig.is_relative_to(tmp_path)
-        process.send_signal(SIGINT)
-        assert await process.wait() == 0
-    assert left_in(tmp_path) == []
+    assert left_in(temporary) == []
 
 
 def test_a_foreign_kubeconfig_is_left_alone(tmp_path: Path) -> None:
@@ -78,17 +73,19 @@ def test_objects_are_ordered_by_what_refers_to_what() -> None:
     assert all(it["metadata"] == {"name": "x"} for it in loaded)
 
 
-@pytest.mark.parametrize("form", ["yaml", "list"])
-async def test_files_with_objects_are_served(tmp_path: Path, form: str) -> None:
+async def test_files_with_objects_are_served(tmp_path: Path) -> None:
     """A snapshot of one cluster is another cluster, in which the same pod has the same answer."""
-    snapshot, kubeconfig = tmp_path / "cluster.yaml", tmp_path / "other"
+    snapshot, listed, kubeconfig = tmp_path / "cluster.yaml", tmp_path / "list.yaml", tmp_path / "other"
     async with small_cluster(tmp_path, pod("wide", 10, numa="SingleNUMANode", kind="own")) as cluster:
         assert (await ask(cluster, "snapshot", "-o", str(snapshot))).exit_code == 0
         before = [(await ask(cluster, *words)).output for words in (("nodes",), ("explain", "wide"))]
-    if form == "list":
-        objects = list(yaml.safe_load_all(snapshot.read_text()))
-        snapshot.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": objects}))
-    async with started("sandbox", "--load", str(snapshot), "--kubeconfig", str(kubeconfig)) as process:
+    # One half of the objects is a stream of documents, the other half a List.
+    objects = list(yaml.safe_load_all(snapshot.read_text()))
+    assert len(objects) > 4
+    snapshot.write_text(yaml.safe_dump_all(objects[::2]))
+    listed.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": objects[1::2]}))
+    files = ("--load", str(snapshot), "--load", str(listed))
+    async with started("sandbox", *files, "--kubeconfig", str(kubeconfig)) as process:
         await line_with(process, "export")
         options = ("--kubeconfig", str(kubeconfig))
         after = [
