@@ -107,7 +107,7 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """One line a file of recorded answers: agreed / total."""
+    """Print a line per file of recorded answers: agreed / total."""
     reports = [*terminalreporter.stats.get("passed", ()), *terminalreporter.stats.get("failed", ())]
     lines = [text for report in reports for name, text in report.user_properties if name == CONFORMANCE]
     if lines:

@@ -1,4 +1,4 @@
-"""A topology that cannot be read is said on its node, by its key, once, by the leader."""
+"""The leader reports an unreadable topology once, with its key, on the node."""
 
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy

@@ -197,7 +197,7 @@ class NodeLife:
         self.cache.expire_unreported()
 
     def settle(self) -> None:
-        """Everything that is under way arrives, and the exporter looks once more."""
+        """Deliver all pending events, and publish the topology again."""
         while self.arriving:
             self.admit()
         while self.news:

@@ -1,4 +1,4 @@
-"""Pods on their way go elsewhere if a pod has left that no event has shown as gone, and a yes holds all the same."""
+"""Unseen departures can move pods in flight to other NUMA nodes. An admission holds nevertheless."""
 
 from random import Random
 from typing import Any

@@ -218,7 +218,7 @@ def take_distributed(
 
 
 class _EvenShare(ValueObject):
-    """The CPUs that every NUMA node gives: the even share of the members, then one group from each entry of ``remainder``."""
+    """CPUs to take from every NUMA node: the even share of the members, then one more group from each NUMA node of ``remainder``."""
 
     share: int
     members: tuple[int, ...]

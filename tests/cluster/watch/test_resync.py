@@ -49,7 +49,7 @@ def made() -> tuple[Recorded, ResyncStore[Thing]]:
 
 
 def listing(*things: Thing, meanwhile: Callable[[], None] = lambda: None) -> Callable[[], Awaitable[Iterable[Thing]]]:
-    """A list that was made before ``meanwhile`` happened."""
+    """Return a list from before ``meanwhile``."""
 
     async def answer() -> Iterable[Thing]:
         await asyncio.sleep(0)

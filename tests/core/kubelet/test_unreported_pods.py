@@ -1,4 +1,4 @@
-"""Pods that no topology shows yet are missing wherever their kubelet may have put them, and nowhere else."""
+"""Pods that no topology shows yet are subtracted on every possible NUMA node, and nowhere else."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""No pod waits for longer than a few seconds that a scheduler that starts now would place, in whatever order events come."""
+"""A pod that a newly started scheduler would place waits for a few seconds at most, in any order of events."""
 
 import pytest
 
