@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from aiohttp import ClientSession
 from playwright.async_api import Browser, async_playwright
-from regenerate import ROOT, look_around, start
+from regenerate import ROOT, kept_demo, start
 
 IMAGES: Final = ROOT / "docs" / "images"
 
@@ -155,7 +155,7 @@ async def main() -> None:
         raise SystemExit("Chromium is not installed: the pictures of the page stay as they are")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "page.html"
-        async with look_around() as kubeconfig:
+        async with kept_demo() as (_, kubeconfig):
             page = await start("page", "-o", str(path), kubeconfig=kubeconfig)
             await page.communicate()
         async with async_playwright() as playwright:

@@ -1,8 +1,10 @@
 """Statements of documents are true: examples are parsed, names exist, links lead to files."""
 
 import re
+import runpy
 from pathlib import Path
 
+import pytest
 import yaml
 
 from koord_numa.settings import Settings, load_settings
@@ -57,3 +59,10 @@ def test_every_name_on_the_wire_is_documented() -> None:
         and (any(d in value for d in domains) or key.startswith("ATTRIBUTE_"))
     }
     assert not sorted(word for word in words if word not in text)
+
+
+def test_the_script_of_the_pictures_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``make docs-output`` runs it after another script whose functions it uses."""
+    script = ROOT / "docs" / "tools" / "screenshots.py"
+    monkeypatch.syspath_prepend(str(script.parent))
+    assert "main" in runpy.run_path(str(script), run_name="imported")
