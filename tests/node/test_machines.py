@@ -191,6 +191,39 @@ def test_a_malformed_kubelet_configuration(tmp_path: Path, text: str, complaint:
     assert complaint in result.output
 
 
+@pytest.mark.parametrize(
+    "config", ["{}", "{cpuManagerPolicy: static, reservedSystemCPUs: '0,16'}"], ids=["own", "static"]
+)
+def test_a_pod_is_simulated_on_the_printed_machine(tmp_path: Path, config: str) -> None:
+    """Without the Node object, the node is assumed to be empty."""
+    files = {name: tmp_path / f"{name}.yaml" for name in ("kubelet", "topology", "pod")}
+    files["kubelet"].write_text(config)
+    sysfs = write_sysfs(tmp_path, Shape().build())
+    options = [
+        "node-agent",
+        "--sysfs",
+        str(sysfs),
+        "--print",
+        "--node-name",
+        "n0",
+        "--kubelet-config",
+        str(files["kubelet"]),
+    ]
+    files["topology"].write_text(CliRunner().invoke(main, options).stdout)
+    amounts = {"cpu": "8", "memory": "1Gi"}
+    container = {"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p"},
+        "spec": {"schedulerName": "koord-numa", "containers": [container]},
+    }
+    files["pod"].write_text(yaml.safe_dump(pod))
+    result = CliRunner().invoke(main, ["simulate", "-f", str(files["pod"]), "--from", str(files["topology"])])
+    assert result.exit_code == 0, result.output
+    assert "1 of 1 pods would be placed." in result.output
+
+
 def test_no_machine_is_an_error(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["node-agent", "--sysfs", str(tmp_path), "--print"])
     assert result.exit_code == 1

@@ -4,6 +4,7 @@ All objects that affect scheduling decisions, read once from the lists of a clus
 The kinds are those that the operator watches, and PriorityClasses, which the API server normally resolves on admission.
 """
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,8 @@ from koord_numa.core.objects.gangs import PodGroup
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from koord_numa.core.resources import MEMORY
+from koord_numa.core.resources import PODS as PODS_RESOURCE
 from koord_numa.core.value_objects import MutableObject, value_field
 from koord_numa.ports import Forbidden
 from koord_numa.wire import (
@@ -328,11 +331,19 @@ def list_raw(api: BlockingApi) -> tuple[list[Document], list[Resource]]:
     return found, list(unread)
 
 
+MAX_PODS: Final = 110
+"""Default of the kubelet for ``maxPods``."""
+
+
+ENOUGH: Final = 1 << 50
+"""Bytes of memory of a node whose topology publishes none, because its kubelet does not align memory."""
+
+
 def read_files(files: Sequence[Path]) -> ClusterObjects:
     """
     Read files with objects as printed by ``kubectl get -o yaml``, or with the machines of a trace.
 
-    Raises ``click.ClickException``.
+    Without any Node, each topology gets one. Raises ``click.ClickException``.
     """
     objects = ClusterObjects()
     for path in files:
@@ -347,7 +358,17 @@ def read_files(files: Sequence[Path]) -> ClusterObjects:
             raise click.ClickException(f"{path}: {error}") from None
         if not any(known):
             raise click.ClickException(f"{path} has none of {', '.join(PARSERS)}{_hint(path)}")
+    if not objects.nodes:
+        objects.nodes.extend(map(_node_of, objects.topologies))
     return objects
+
+
+def _node_of(topology: NodeResourceTopology) -> Node:
+    """Return an empty node with the amounts of its NUMA nodes, for a file as ``node-agent --print`` writes it."""
+    amounts = sum((Counter(zone.allocatable) for zone in topology.zones), Counter[str]())
+    return Node(
+        name=topology.node, uid=topology.node_uid, allocatable={MEMORY: ENOUGH, **amounts, PODS_RESOURCE: MAX_PODS}
+    )
 
 
 def _hint(path: Path) -> str:
