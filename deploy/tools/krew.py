@@ -13,6 +13,7 @@ import hashlib
 import io
 import lzma
 import re
+import struct
 import subprocess
 import sys
 import tarfile
@@ -46,8 +47,17 @@ PACKAGES: Final = (
 )  # fmt: skip
 """The packages that the commands for clients import. Those of ``run``, ``node-agent``, ``sandbox`` and ``demo`` are left out."""
 
-UNUSED: Final = re.compile(r"\.dist-info/(?!METADATA$)|^numpy/(random|fft|polynomial|ma)/")
-"""Metadata of wheels that no command reads, and parts of NumPy that it imports on use and no command uses."""
+UNUSED: Final = re.compile(
+    r"\.dist-info/(?!METADATA$)|^numpy/(random|fft|polynomial|ma|distutils)/|^pydantic/(mypy\.py|v1/)|/conftest\.py$"
+    r"|^koord_numa/sandbox/data/"
+)
+"""Metadata of wheels, parts of packages that they import on use and no command uses, and the data of the demo."""
+
+SEGMENT: Final = 56
+"""Bytes of a program header of ELF."""
+
+WORTH: Final = 0.95
+"""A library keeps its symbols if they are a smaller part than the rest of it."""
 
 DICTIONARY: Final = 2**27
 """Bytes of the dictionary of the compression. Files that are equal for several versions of Python are stored once."""
@@ -136,7 +146,9 @@ def own_files() -> Iterator[tuple[str, bytes]]:
     """The package and its data files."""
     for path in sorted((ROOT / "koord_numa").rglob("*")):
         if path.is_file() and path.suffix != ".pyc" and not path.name.endswith("_pb2.py"):
-            yield str(path.relative_to(ROOT)), path.read_bytes()
+            name = str(path.relative_to(ROOT))
+            if not UNUSED.search(name):
+                yield name, path.read_bytes()
 
 
 def wheel_files(wheel: Path) -> Iterator[tuple[str, bytes]]:
@@ -144,7 +156,24 @@ def wheel_files(wheel: Path) -> Iterator[tuple[str, bytes]]:
     with zipfile.ZipFile(wheel) as archive:
         for name in sorted(archive.namelist()):
             if not name.endswith("/") and not USELESS.search(name) and not UNUSED.search(name):
-                yield name, archive.read(name)
+                yield name, without_symbols(archive.read(name))
+
+
+def without_symbols(content: bytes) -> bytes:
+    """
+    Remove what an ELF library has after its loaded segments: symbols and debug information, which some wheels contain.
+
+    Unlike ``strip``, it works for all architectures, moves nothing, and has the same result on every machine.
+    """
+    if content[:6] != b"\x7fELF\x02\x01":  # 64 bits, little-endian
+        return content
+    table, count = struct.unpack_from("<Q", content, 32)[0], struct.unpack_from("<H", content, 56)[0]
+    segments = [struct.unpack_from("<IIQQQQ", content, table + number * SEGMENT) for number in range(count)]
+    end = max(table + count * SEGMENT, *(offset + size for _, _, offset, _, _, size in segments))
+    # Without a table of sections, which the loader does not read: its offset, entry size, entries, and index of names.
+    kept = bytearray(content[:end])
+    kept[40:48], kept[58:64] = bytes(8), bytes(6)
+    return bytes(kept) if len(kept) < WORTH * len(content) else content
 
 
 def write_archive(path: Path, modules: bytes) -> None:

@@ -6,12 +6,14 @@ import importlib.util
 import json
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -152,6 +154,33 @@ def test_what_an_image_keeps_of_an_installation(name: str, kept: bool, tmp_path:
     prune.strip = lambda _: None  # an empty file is no library
     prune.prune(tmp_path)
     assert file.exists() is kept
+
+
+def library(after: int) -> bytes:
+    """An ELF file with a program header, a segment, and sections of this size after it."""
+    header = b"\x7fELF\x02\x01".ljust(16, b"\0") + struct.pack(
+        "<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 200, 0, 64, 56, 1, 64, 9, 8
+    )
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, 180, 180, 4096)
+    return (header + segment).ljust(180, b"s") + b"d" * after
+
+
+def test_libraries_of_the_plugin_have_no_symbols(tmp_path: Path) -> None:
+    shorten = tool("krew").without_symbols
+    short = shorten(library(100))
+    assert (len(short), short[40:48], short[58:64]) == (180, bytes(8), bytes(6))
+    assert short[:40] + short[64:] == library(0)[:40] + library(0)[64:]
+    assert shorten(library(5)) == library(5)  # not worth a change
+    assert shorten(b"text") == b"text"
+    real = Path(str(import_module("yaml._yaml").__file__))
+    (tmp_path / real.name).write_bytes(shorten(real.read_bytes()))
+    code = (
+        "import sys; from importlib.util import module_from_spec, spec_from_file_location\n"
+        "module_from_spec(spec_from_file_location('yaml._yaml', sys.argv[1])); print('loaded')"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / real.name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "loaded\n"
 
 
 def test_the_plugin_has_every_package_that_it_names() -> None:
