@@ -22,18 +22,7 @@ from koord_numa.core.objects.gangs import (
 from koord_numa.core.value_objects import replace
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath, WireError, quoted
-from koord_numa.wire.parsing import (
-    Count,
-    EnumReader,
-    Head,
-    Problems,
-    Strict,
-    head,
-    load_json,
-    read,
-    read_as,
-    version,
-)
+from koord_numa.wire.parsing import Count, EnumReader, Head, Problems, Strict, head, load_json, read, read_as, version
 
 T = TypeVar("T")
 

@@ -31,12 +31,7 @@ from koord_numa.core.numa import (
     numa_ids,
     spreads,
 )
-from koord_numa.core.objects.vocabulary import (
-    NUMA_REQUIRED,
-    SINGLE_NUMA_NODE,
-    NumaPolicy,
-    RestrictedRule,
-)
+from koord_numa.core.objects.vocabulary import NUMA_REQUIRED, SINGLE_NUMA_NODE, NumaPolicy, RestrictedRule
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.score.node_scores import score_parts
 from koord_numa.core.state.inventory import PerNuma

@@ -15,14 +15,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuBindPolicy, KubeletScope
 from koord_numa.core.pod_resources import amplify
-from koord_numa.core.resources import (
-    CPU,
-    MILLI,
-    ResourceList,
-    add,
-    largest,
-    total,
-)
+from koord_numa.core.resources import CPU, MILLI, ResourceList, add, largest, total
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.numa_free import NumaAccounting, NumaFree, accounts
