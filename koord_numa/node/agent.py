@@ -16,7 +16,6 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.node import applier
 from koord_numa.node.api_client import NodeApi, NodeApiError, ReservedByNode, read_reservation
 from koord_numa.node.applier import IsolationPlan, isolation_plan, refused_plan
-from koord_numa.node.device_object import DeviceSource
 from koord_numa.node.interrupts import Interrupts, Steering
 from koord_numa.node.kubelet_files import KubeletFolder, KubeletOptions
 from koord_numa.node.kubelet_reader import (
@@ -42,9 +41,9 @@ from koord_numa.node.observer import (
 )
 from koord_numa.node.podresources import PodResourcesClient, RpcError, RuntimeClient
 from koord_numa.node.pods import DecidedPod, NodePods
+from koord_numa.node.published_objects import DeviceSource, NodeCpuOwner, NodeFacts, cpu_owner
 from koord_numa.node.publisher import AgentConfig, DevicePublisher, Publisher
 from koord_numa.node.sysfs import Host
-from koord_numa.node.topology_object import NodeCpuOwner, NodeFacts, cpu_owner
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ import orjson
 
 from koord_numa.node.api_client import NodeApi, NodeApiError
 from koord_numa.node.pods import KOORDLET_NAMESPACE
-from koord_numa.node.topology_object import Json, NodeCpuOwner, NodeFacts, annotations, attributes, topology_object
+from koord_numa.node.published_objects import Json, NodeCpuOwner, NodeFacts, annotations, attributes, topology_object
 from koord_numa.wire import names
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ import pytest
 from koord_numa.core.devices import UNUSED, device_offer
 from koord_numa.core.objects.request import PodKey
 from koord_numa.core.state.ledger import Holding, Ledger
-from koord_numa.node.device_object import DeviceSource, UnknownDevicesError, device_object, read_devices
 from koord_numa.node.podresources import HeldResources, PodHoldings, PodResources
+from koord_numa.node.published_objects import DeviceSource, UnknownDevicesError, device_object, read_devices
 from koord_numa.node.publisher import FIELD_MANAGER
 from koord_numa.node.sysfs import Host, Sysfs, read_pci
 from koord_numa.sandbox.machines.description import KoordletDevices, described_devices

@@ -124,8 +124,8 @@ def _printed(options: dict[str, Any]) -> str:
     import yaml
 
     from koord_numa.node.kubelet_files import KubeletConfigError, read_kubelet_config
+    from koord_numa.node.published_objects import NodeFacts, cpu_owner, fresh_resources, topology_object
     from koord_numa.node.sysfs import SysfsError, read_host
-    from koord_numa.node.topology_object import NodeFacts, cpu_owner, fresh_resources, topology_object
 
     try:
         host = read_host(options["sysfs"])

@@ -4,7 +4,20 @@ Devices of a node by id: ledger, allocation and NUMA hints of Koordinator's Devi
 Other packages import these names only.
 """
 
-from koord_numa.core.devices.allocation import NUMA_SCOPED, Chosen, Shortage, fits_one_numa_node, partition_points
+from koord_numa.core.devices.allocation import (
+    NO_OBJECT,
+    NUMA_SCOPED,
+    UNUSABLE,
+    Chosen,
+    DeviceOffer,
+    NodeDeviceHints,
+    Shortage,
+    device_offer,
+    fits_one_numa_node,
+    node_devices,
+    partition_points,
+    rejection,
+)
 from koord_numa.core.devices.machine import (
     COUNTED_DEVICES,
     TYPE_OF,
@@ -17,15 +30,6 @@ from koord_numa.core.devices.machine import (
     device_machine,
     free_devices,
     free_partitions,
-)
-from koord_numa.core.devices.placement import (
-    NO_OBJECT,
-    UNUSABLE,
-    DeviceOffer,
-    NodeDeviceHints,
-    device_offer,
-    node_devices,
-    rejection,
 )
 
 __all__ = [

@@ -25,8 +25,7 @@ from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle, subject_of
-from koord_numa.engine.preemption.evaluator import Evaluator
-from koord_numa.engine.preemption.evictor import Evictor
+from koord_numa.engine.preemption.evaluator import Evaluator, Evictor
 from koord_numa.engine.preemption.groups import NEVER, PROTECTED, SHOWN, GroupPreemption
 from koord_numa.engine.queue import Nomination, PendingPod, RequestClass, pause
 from koord_numa.ports import ClusterError, Forbidden, Gone

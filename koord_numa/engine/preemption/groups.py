@@ -27,8 +27,7 @@ from koord_numa.engine.claims.lister import AssumedClaim
 from koord_numa.engine.gangs.group_report import HOSTNAME
 from koord_numa.engine.gangs.trial import ClusterTrial, member_of
 from koord_numa.engine.handle import Handle, subject_of
-from koord_numa.engine.preemption.evaluator import CHUNK, Evaluator
-from koord_numa.engine.preemption.evictor import Evictor
+from koord_numa.engine.preemption.evaluator import CHUNK, Evaluator, Evictor
 from koord_numa.engine.queue import Nomination, PendingPod, RequestClass, pause
 from koord_numa.ports import ClusterError, Forbidden
 

@@ -2,10 +2,16 @@
 Pending pods: the scheduling queue, the events that may help rejected pods, and nominated nodes.
 """
 
-from koord_numa.engine.queue.cluster_events import FREES_NOTHING, reasons_of
 from koord_numa.engine.queue.nominator import Nomination, Nominator
 from koord_numa.engine.queue.pending_pod import PendingPod, PendingPods, RequestClass, RequestClasses, pause
-from koord_numa.engine.queue.scheduling_queue import NodeChange, QueueNumbers, SchedulingQueue, wake
+from koord_numa.engine.queue.scheduling_queue import (
+    FREES_NOTHING,
+    NodeChange,
+    QueueNumbers,
+    SchedulingQueue,
+    reasons_of,
+    wake,
+)
 
 __all__ = [
     "FREES_NOTHING",

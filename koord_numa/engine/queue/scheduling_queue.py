@@ -10,11 +10,11 @@ When an event may help, the class is woken, and only its first pod is tried.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import takewhile
 from math import inf
-from typing import Final
+from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -26,15 +26,102 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Unschedulable
 from koord_numa.core.resources import PODS, ResourceList
-from koord_numa.core.scheduling.filters import PLUGINS, ClusterEvent
+from koord_numa.core.scheduling.filters import EVENTS as LIFTED_BY
+from koord_numa.core.scheduling.filters import ON_CAPACITY, PLUGINS, ClusterEvent
 from koord_numa.core.scheduling.request import may_be_refused_for_others
 from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.keyed_heap import KeyedHeap
-from koord_numa.engine.queue import cluster_events
-from koord_numa.engine.queue.cluster_events import ANY_EVENT, Wakers, reasons_of, wakers_of
 from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass, pause
 from koord_numa.settings import Settings
+
+__all__ = [
+    "ANY_EVENT",
+    "BACKOFF_COMPLETE",
+    "EVENTS",
+    "FAILURE",
+    "FREES_NOTHING",
+    "POD_ADD",
+    "POD_UPDATE",
+    "RESOLVED_BY",
+    "TIMEOUT",
+    "Arrivals",
+    "ClusterEvent",
+    "Wakers",
+    "reasons_of",
+    "wakers_of",
+]
+
+# Reasons without a filter row: they come from the scheduler's own state of a node.
+RESOLVED_BY: Final[Mapping[Reason, frozenset[ClusterEvent]]] = {
+    **LIFTED_BY,
+    Reason.COOLING_DOWN: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_CHANGED, ClusterEvent.BACKOFF_ENDED}),
+    Reason.BIND_QUEUE: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.BINDS_DONE}),
+}
+"""For every rejection, the events that may resolve it on the same node, or add another node."""
+
+FREES_NOTHING: Final = (None, ClusterEvent.POD_BOUND)
+"""Events after which the node does not have more free resources than before."""
+
+ACROSS_NODES: Final = frozenset({Reason.SPREAD, Reason.POD_AFFINITY, Reason.VOLUME})
+"""Rejections that a change of one node may resolve on another node."""
+
+
+class Wakers(ValueObject):
+    """Events that may help a pod: on a node with sufficient free resources (``here``), or on any node (``anywhere``)."""
+
+    here: frozenset[ClusterEvent]
+    anywhere: frozenset[ClusterEvent]
+
+
+ANY_EVENT: Final = Wakers(frozenset(ClusterEvent), frozenset(ClusterEvent))
+"""Wakers of a pod whose rejections are not known yet."""
+
+
+def reasons_of(verdict: Unschedulable) -> frozenset[Reason]:
+    """Return the reasons for which any node rejected the pod."""
+    # By identity first, because hashing thousands of rejections would be the largest cost.
+    distinct = dict(zip(map(id, verdict.rejections.values()), verdict.rejections.values(), strict=True))
+    return frozenset(rejection.reason for rejection in distinct.values())  # thousands of nodes share few rejections
+
+
+def wakers_of(reasons: Iterable[Reason]) -> Wakers:
+    """
+    Return every event that may help a pod rejected for these reasons.
+
+    Freed resources on a node that admits the pod always may help: a node reports only its first reason, and an event that resolves this
+    reason is ignored while the node has too few free resources (``UnschedulableClasses``). Resources freed later therefore have to count.
+    """
+    found = frozenset(reasons)
+    # Freed resources always count, see the docstring.
+    here = ON_CAPACITY.union(*(RESOLVED_BY[reason] for reason in found))
+    return Wakers(here, frozenset[ClusterEvent]().union(*(RESOLVED_BY[reason] for reason in found & ACROSS_NODES)))
+
+
+Arrivals: TypeAlias = Counter[tuple[str, str]]
+"""Pods by queue (``active``, ``backoff``, ``unschedulable``) and event."""
+
+POD_ADD: Final = "PodAdd"
+POD_UPDATE: Final = "PodUpdate"
+FAILURE: Final = "ScheduleAttemptFailure"
+BACKOFF_COMPLETE: Final = "BackoffComplete"
+TIMEOUT: Final = "UnschedulableTimeout"
+
+EVENTS: Final[Mapping[ClusterEvent, str]] = {
+    ClusterEvent.NODE_ADDED: "NodeAdd",
+    ClusterEvent.NODE_CHANGED: "NodeUpdate",
+    ClusterEvent.TOPOLOGY_CHANGED: "NodeResourceTopologyUpdate",
+    ClusterEvent.CAPACITY_FREED: "AssignedPodDelete",
+    ClusterEvent.POD_BOUND: "AssignedPodAdd",
+    ClusterEvent.POD_GONE: "AssignedPodDelete",
+    ClusterEvent.NAMESPACE_CHANGED: "NamespaceUpdate",
+    ClusterEvent.VOLUME_CHANGED: "VolumeUpdate",
+    ClusterEvent.CLAIM_CHANGED: "ResourceClaimUpdate",
+    ClusterEvent.NODE_UNLOCKED: "NodeUnlocked",
+    ClusterEvent.BACKOFF_ENDED: "NodeBackoffEnded",
+    ClusterEvent.BINDS_DONE: "NodeBindsDone",
+}
+"""Event names, those of kube-scheduler where it has the event."""
 
 
 class Stage(Enum):
@@ -278,7 +365,7 @@ class SchedulingQueue:
     """Queue of pending pods. Times are monotonic seconds, passed by the caller."""
 
     def __init__(self, settings: Settings, random: Callable[[], float]) -> None:
-        self.arrivals = cluster_events.Arrivals()
+        self.arrivals = Arrivals()
         self._settings = settings
         self._random = random
         self._classes: dict[RequestClass, ClassQueue] = {}
@@ -323,8 +410,8 @@ class SchedulingQueue:
             self.remove(pending)
         chosen = self._class(request_class)
         if pending.uid not in chosen.pods:
-            again = cluster_events.BACKOFF_COMPLETE if former is request_class else cluster_events.POD_UPDATE
-            self.arrivals[chosen.stage.value, cluster_events.POD_ADD if former is None else again] += 1
+            again = BACKOFF_COMPLETE if former is request_class else POD_UPDATE
+            self.arrivals[chosen.stage.value, POD_ADD if former is None else again] += 1
             self._enter(chosen, pending)
         self._offer(chosen)
         return None if chosen.stage is Stage.ACTIVE else chosen.verdict
@@ -353,7 +440,7 @@ class SchedulingQueue:
         self._retried = chosen.request_class.number if chosen.failures else None
         self._order.in_vain = False
         if chosen.stage is not Stage.ACTIVE:
-            self._activate(chosen, cluster_events.BACKOFF_COMPLETE)
+            self._activate(chosen, BACKOFF_COMPLETE)
         self.remove(pending)
         return pending
 
@@ -367,7 +454,7 @@ class SchedulingQueue:
         chosen = self._class(request_class)
         self._enter(chosen, pending, first=True)
         moved = 1 if chosen.stage is Stage.UNSCHEDULABLE else len(chosen.pods)
-        self.arrivals[Stage.UNSCHEDULABLE.value, cluster_events.FAILURE] += moved
+        self.arrivals[Stage.UNSCHEDULABLE.value, FAILURE] += moved
         self._withdraw(chosen)
         chosen.stage = Stage.UNSCHEDULABLE
         chosen.rested = chosen.not_before = now
@@ -411,7 +498,7 @@ class SchedulingQueue:
         self.remove(pending)
         pending.queued_in, pending.backoff_until = pending.queue_class, until
         self._queued += 1
-        self.arrivals[Stage.BACKOFF.value, cluster_events.FAILURE] += 1
+        self.arrivals[Stage.BACKOFF.value, FAILURE] += 1
         self._alone.set(pending, (until, self._queued))
 
     def placed(self, request_class: RequestClass) -> None:
@@ -436,14 +523,14 @@ class SchedulingQueue:
         if helps is not None and len(found) <= TESTED:
             found = [request_class for request_class in found if helps(request_class)]
         for request_class in found:
-            self._wake(self._classes[request_class], now, cluster_events.EVENTS[event])
+            self._wake(self._classes[request_class], now, EVENTS[event])
 
     def wake_refused(self, event: ClusterEvent, now: float, helps: HelpRefused) -> None:
         """Wake classes like ``wake``, regardless of free amounts and of the number of classes."""
         for request_class in self._unschedulable.helped_by(event, None):
             chosen = self._classes[request_class]
             if chosen.verdict is not None and helps(request_class, chosen.verdict):
-                self._wake(chosen, now, cluster_events.EVENTS[event])
+                self._wake(chosen, now, EVENTS[event])
 
     def pods_of(self, request_class: RequestClass) -> tuple[PendingPod, ...]:
         """Return the queued pods of a class that do not back off separately, first queued first."""
@@ -535,7 +622,7 @@ class SchedulingQueue:
                 self._timers.set(chosen, (chosen.not_before, chosen.request_class.number))
                 continue
             was_woken = chosen.stage is Stage.BACKOFF
-            self._activate(chosen, cluster_events.BACKOFF_COMPLETE if was_woken else cluster_events.TIMEOUT)
+            self._activate(chosen, BACKOFF_COMPLETE if was_woken else TIMEOUT)
         while (pending := self._alone.pop_until((now, inf))) is not None:
             pending.backoff_until = None
             self.add(pending)

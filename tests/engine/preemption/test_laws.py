@@ -11,7 +11,7 @@ from koord_numa.core.objects.vocabulary import NumaPolicy, QosClass
 from koord_numa.core.preempt.dry_run import EvictionTerms
 from koord_numa.core.preempt.victims import select_victims_on_node
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.preemption.evictor import PREEMPTED
+from koord_numa.engine.preemption.evaluator import PREEMPTED
 from tests.engine.world import World, make_node, make_pod, make_topology, make_world
 
 NODES = ("one", "two")

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from koord_numa.core.objects.verdicts import Reason
 from koord_numa.core.scheduling.filters import ClusterEvent
-from koord_numa.engine.queue.cluster_events import EVENTS
-from koord_numa.engine.queue.scheduling_queue import SchedulingQueue, Stage
+from koord_numa.engine.queue.scheduling_queue import EVENTS, SchedulingQueue, Stage
 from tests.engine.queue.test_scheduling_queue import add, drain, new_queue, park, pod
 
 

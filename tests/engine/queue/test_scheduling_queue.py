@@ -12,9 +12,8 @@ from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.scheduling.filters import ON_CAPACITY, ClusterEvent
 from koord_numa.engine.cache.listers import PodIndex
-from koord_numa.engine.queue.cluster_events import RESOLVED_BY
 from koord_numa.engine.queue.pending_pod import PendingPod, RequestClasses, pause
-from koord_numa.engine.queue.scheduling_queue import QueueNumbers, SchedulingQueue
+from koord_numa.engine.queue.scheduling_queue import RESOLVED_BY, QueueNumbers, SchedulingQueue
 from koord_numa.settings import BackoffSettings, Settings
 from tests.tables import each_row
 

@@ -5,9 +5,8 @@ from hypothesis import strategies as st
 
 from koord_numa.core.resources import PODS, ResourceList
 from koord_numa.core.scheduling.filters import ClusterEvent
-from koord_numa.engine.queue.cluster_events import Wakers
 from koord_numa.engine.queue.pending_pod import RequestClass
-from koord_numa.engine.queue.scheduling_queue import UnschedulableClasses
+from koord_numa.engine.queue.scheduling_queue import UnschedulableClasses, Wakers
 from koord_numa.settings import ProfileSettings
 from tests.engine.world import make_pod
 

@@ -28,7 +28,7 @@ from koord_numa.core.scheduling.filters import EVENTS, ClusterEvent
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.event_handlers import MOST_UNDECIDED, UNTOLD_SECONDS
 from koord_numa.engine.object_events import FAILED
-from koord_numa.engine.queue.cluster_events import RESOLVED_BY
+from koord_numa.engine.queue.scheduling_queue import RESOLVED_BY
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
 
 APP = LabelSelector((Requirement("app", Operator.IN, ("a",)),))

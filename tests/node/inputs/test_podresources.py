@@ -10,8 +10,8 @@ from google.protobuf.message import DecodeError
 from koord_numa.core.cpuset import MAX_CPU, CpuSet
 from koord_numa.node.kubelet_files import KubeletOptions
 from koord_numa.node.podresources import PodResourcesError, read_resources
+from koord_numa.node.published_objects import NodeCpuOwner, NodeFacts, topology_object
 from koord_numa.node.sysfs import read_host
-from koord_numa.node.topology_object import NodeCpuOwner, NodeFacts, topology_object
 from koord_numa.sandbox.machines.description import GIB, Shape
 from koord_numa.sandbox.machines.node_services import write_sysfs
 from koord_numa.wire import parse_topology
