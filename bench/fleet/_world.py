@@ -14,9 +14,12 @@ from random import Random
 from typing import Final
 
 from bench.fleet._shapes import Template
+from bench.fleet._virtual_time import VirtualTimeLoop
+from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.engine import Dependencies, Scheduler, Source
-from koord_numa.ports import Conflict, Gone, ObjectReference
+from koord_numa.engine.event_handlers import EventHandlers
+from koord_numa.ports import DELETED, Conflict, Gone, ObjectReference
 from koord_numa.sandbox import definitions
 from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions, JsonObject
 from koord_numa.sandbox.machines import Fleet, NodeDescription
@@ -40,6 +43,10 @@ BIND: Final = 0.01
 """Seconds until the API server has answered a bind."""
 
 
+DOWN: Final = 3.0
+"""Seconds from the end of a scheduler until the next one decides."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """What became of the pods. Times are virtual seconds; ``waits`` those from a pod's creation to its bind."""
@@ -51,8 +58,27 @@ class Outcome:
     named: list[str] = field(default_factory=list)  # each refusal in words
 
 
+class _Replica:
+    """One scheduler process, which decides while it ``leads``."""
+
+    scheduler: Scheduler
+    running: asyncio.Task[None]
+
+    def __init__(self, leads: bool) -> None:
+        self.leads = leads
+
+    def fresh(self) -> bool:
+        """Whether it holds the lease."""
+        return self.leads
+
+    def end(self) -> None:
+        """End as by SIGKILL."""
+        self.leads = False
+        self.running.cancel()
+
+
 class FleetWorld:
-    """The cluster, the scheduler and time. ``period`` is the exporters' interval in seconds."""
+    """The cluster, the schedulers and time. ``period`` is the exporters' interval in seconds."""
 
     def __init__(self, nodes: list[NodeDescription], period: float, seed: int = 1) -> None:
         self.dice = Random(seed)
@@ -64,10 +90,11 @@ class FleetWorld:
         self._templates: dict[str, tuple[Template, float]] = {}
         # Delays are drawn for each message; without this, a later event could overtake an earlier one, which watches never do.
         self._queues: dict[str, float] = {}  # when the last message of each kind arrives: watches keep their order
-        loop = asyncio.get_running_loop()
-        self._clock: Callable[[], float] = loop.time
-        dependencies = Dependencies(self, self, self, resource_status, self._clock, asyncio.sleep, self.dice.random)
-        self.scheduler = Scheduler(Settings(), dependencies)
+        self._clock: Callable[[], float] = asyncio.get_running_loop().time
+        self._nodes: dict[str, Node] = {}
+        self._topologies: dict[str, NodeResourceTopology] = {}
+        self._pods: dict[str, Pod] = {}
+        self._replicas: list[_Replica] = []  # the leader and perhaps a standby
 
     async def run(self, arrivals: list[tuple[float, Template, float]], patience: float) -> Outcome:
         """
@@ -76,7 +103,8 @@ class FleetWorld:
         Returns when every pod has been placed, or ``patience`` seconds after the last one was created.
         """
         self._start()
-        scheduling = asyncio.create_task(self.scheduler.run())
+        self._replicas.append(self._replica(leads=True))
+        accidents = asyncio.create_task(self._accidents(arrivals[-1][0]))
         exporting = [asyncio.create_task(self._export(name)) for name in self._fleet.nodes]
         for when, template, lifetime in arrivals:
             await asyncio.sleep(max(0.0, when - self._clock()))
@@ -84,19 +112,47 @@ class FleetWorld:
         end = self._clock() + patience
         while self._created and self._clock() < end:  # noqa: ASYNC110  (in virtual time polling costs nothing)
             await asyncio.sleep(1.0)
+        await accidents
         # Asked before the scheduler stops: its reasons go with it.
         self.outcome.waiting = {name: self._why(name) for name in self._created}
         for task in exporting:
             task.cancel()
-        await self.scheduler.stop()
-        await scheduling
+        await self._replicas[0].scheduler.stop()
+        await self._replicas[0].running
         return self.outcome
 
-    # What the scheduler asks of the outside world.
+    async def _accidents(self, last: float) -> None:
+        """Restart the scheduler after a third of the time, and after two thirds let a standby take over."""
+        await asyncio.sleep(last / 3)
+        self._replicas.pop().end()
+        await asyncio.sleep(DOWN)
+        self._replicas.append(self._replica(leads=True))
+        await asyncio.sleep(last / 6)
+        self._replicas.append(standby := self._replica(leads=False))
+        await asyncio.sleep(last / 6)
+        self._replicas.pop(0).end()
+        await asyncio.sleep(DOWN)
+        standby.leads = True
+        standby.scheduler.kick()
 
-    def fresh(self) -> bool:
-        """There is no other replica."""
-        return True
+    def _replica(self, *, leads: bool) -> "_Replica":
+        """A scheduler that has just listed everything."""
+        if isinstance(loop := asyncio.get_running_loop(), VirtualTimeLoop):
+            loop.skip()
+        replica = _Replica(leads)
+        dependencies = Dependencies(self, self, replica, resource_status, self._clock, asyncio.sleep, self.dice.random)
+        replica.scheduler = Scheduler(Settings(), dependencies)
+        handlers = replica.scheduler.handlers
+        handlers.nodes.replace(self._nodes.values())
+        handlers.topologies.replace(self._topologies.values())
+        handlers.bound_pods.replace([pod for pod in self._pods.values() if pod.node])
+        handlers.pending_pods.replace([pod for pod in self._pods.values() if not pod.node])
+        for source in Source:
+            replica.scheduler.synced(source)
+        replica.running = asyncio.create_task(replica.scheduler.run())
+        return replica
+
+    # What a scheduler asks of the outside world.
 
     def event(self, pod: PodKey, *, warning: bool, reason: str, message: str) -> None:
         """Events are for people."""
@@ -155,26 +211,36 @@ class FleetWorld:
         asyncio.get_running_loop().call_at(when, act)
 
     def _start(self) -> None:
-        for node in self._fleet.nodes.values():
-            node.register()
-        handlers = self.scheduler.handlers
         store = self._server.store
-        store.subscribe("nodes", lambda event, obj: handlers.nodes.observe(event, parse_node(obj)))
+        store.subscribe("nodes", self._on_node)
         store.subscribe(TOPOLOGIES, self._on_topology)
         store.subscribe("pods", self._on_pod)
-        for source in Source:
-            self.scheduler.synced(source)
+        for node in self._fleet.nodes.values():
+            node.register()
+
+    def _tell(self, event: Callable[[EventHandlers], None]) -> None:
+        for replica in self._replicas:
+            event(replica.scheduler.handlers)
+
+    def _on_node(self, event: str, obj: JsonObject) -> None:
+        node = self._nodes[obj["metadata"]["name"]] = parse_node(obj)
+        self._tell(lambda handlers: handlers.nodes.observe(event, node))
 
     def _on_topology(self, event: str, obj: JsonObject) -> None:
-        handler = self.scheduler.handlers.topologies
-        self._later(DELIVERY, "topologies", lambda: handler.observe(event, parse_topology(obj)))
+        topology = self._topologies[obj["metadata"]["name"]] = parse_topology(obj)
+        self._later(DELIVERY, "topologies", lambda: self._tell(lambda it: it.topologies.observe(event, topology)))
 
     def _on_pod(self, event: str, obj: JsonObject) -> None:
         # Parsed at once: the object is shared and changes before the delay is over.
-        handlers, pod = self.scheduler.handlers, parse_pod(obj)
+        pod = self._pods[obj["metadata"]["uid"]] = parse_pod(obj)
+        if event == DELETED:
+            del self._pods[pod.key.uid]
         node = self._fleet.nodes.get(pod.node)
-        handler = handlers.bound_pods if pod.node else handlers.pending_pods
-        self._later(WATCH, "pods", lambda: handler.observe(event, pod))
+
+        def tell(handlers: EventHandlers) -> None:
+            (handlers.bound_pods if pod.node else handlers.pending_pods).observe(event, pod)
+
+        self._later(WATCH, "pods", lambda: self._tell(tell))
         if node is None:
             return
         self._later(KUBELET, f"kubelet {node.name}", lambda: node.observe(event, obj))
@@ -218,5 +284,6 @@ class FleetWorld:
             await asyncio.sleep(self._period)
 
     def _why(self, name: str) -> str:
-        found = next((pod for pod in self.scheduler.waiting() if pod.key.name == name), None)
-        return "" if found is None else self.scheduler.explain(found.key.uid)
+        scheduler = self._replicas[0].scheduler
+        found = next((pod for pod in scheduler.waiting() if pod.key.name == name), None)
+        return "" if found is None else scheduler.explain(found.key.uid)

@@ -132,7 +132,7 @@ def _end(known: KnownPod) -> float:
 ALL: Final = ("", "all")
 EXCLUSIVE: Final = "with-exclusive-resources"
 
-MOST_SETS: Final = 3_000
+MOST_SETS: Final = 1_000
 """Maximum sets of pods that are compared with a fingerprint."""
 
 
