@@ -16,7 +16,7 @@ from koord_numa.core.cpus.kubelet_options import THREADS
 from koord_numa.core.cpuset import EMPTY, CpuSet, members
 from koord_numa.core.explain import cpus_text
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
-from koord_numa.core.kubelet.belief import PodsInFlight
+from koord_numa.core.kubelet.belief import InFlightPods, PodsInFlight
 from koord_numa.core.kubelet.bounds import (
     Sight,
     binds_freely,
@@ -45,6 +45,7 @@ from koord_numa.core.kubelet.state import (
     TooManyWays,
     free_on,
     limited,
+    spend,
 )
 from koord_numa.core.kubelet.variants import device_layouts, variants, with_one_away, without, without_leaving
 from koord_numa.core.kubelet.view import (
@@ -184,16 +185,33 @@ class AdmissionQuestion:
             yield from self._each_way(one)
         if node.ids_are_real and not view.followed:
             return  # The state is exact, too.
+        states: Sequence[Hypothesis] = view.hypotheses
         if view.in_flight is not None and view.in_flight.matters_to(request):
-            raise PodsInFlight
+            states = [*states, *(yield from self._unseen(view.in_flight))]
         turns = view.unfollowed and not confined and takes_turns(self._demand, node)
         # Unknown pods may have left unseen and may have freed any amount.
         if turns and not all(_fits_one_numa(one, request) for one in view.rooms or view.hypotheses):
             raise TooManyWays
-        for after in self._with_pods_away(view.hypotheses, confined=confined):
+        for after in self._with_pods_away(states, confined=confined):
             yield from self._each_way(after) if after is not None else (None,)
         if confined and view.upper is not None:
             yield from [StateProbe(view.upper.state, Trust.INFERRED, order) for order in self._orders]
+
+    def _unseen(self, in_flight: InFlightPods) -> Generator[StateProbe | None, None, list[Hypothesis]]:
+        """Return the states in which a pod has left unseen before one of the pods in flight arrived. Yield their probes."""
+        work = in_flight.with_one_unseen()
+        try:
+            while True:
+                spend(next(work))
+                yield None
+        except StopIteration as end:
+            states: list[Hypothesis] = end.value
+        except TooManyWays:
+            raise PodsInFlight from None
+        for one in states:
+            for after in self._however_dealt(one):
+                yield from self._each_way(after)
+        return states
 
     def _likely(self) -> Iterator[Hypothesis]:
         # ``rooms`` has one state per distribution of free resources. The other hypotheses give the same answers.

@@ -451,6 +451,7 @@ class InFlightPods:
     arrivals: Sequence[Arrival]
     after: Sequence[Hypothesis]
     verdicts: Mapping[str, bool]
+    left: Mapping[str, float] = field(default_factory=dict)
     _may_move: bool | None = field(default=None, init=False)
 
     def matters_to(self, request: PodRequest) -> bool:
@@ -458,6 +459,20 @@ class InFlightPods:
         if not asks_managers(request, self.arrivals[0].before[0].state.node):
             return False
         return self.may_move() and not (self.all_equal(request) or self.leaves_room(request))
+
+    def with_one_unseen(self) -> Generator[int, None, list[Hypothesis]]:
+        """
+        Return the states after all of these pods in which one other pod has left unseen before one of them arrived.
+
+        Raise ``TooManyWays`` if there are too many states.
+        """
+        others: Sequence[Hypothesis] = ()
+        budget = limited(DECISION)
+        for each in self.arrivals:
+            others = yield from with_one_unseen(each, others, self.left, self.verdicts.get(each.uid), budget)
+            if len(others) > MOST_HYPOTHESES:
+                raise TooManyWays
+        return distinct(after for one in others for after in without_left(one, self.left))
 
     def may_move(self) -> bool:
         """Return whether one of these pods may be on another NUMA node, because a pod has left and no event has shown it yet."""
@@ -520,7 +535,7 @@ def expecting(
         hypotheses = admitted(hypotheses, uid, request)
     if belief is None or not arrivals:
         return hypotheses, None
-    return hypotheses, InFlightPods(arrivals, hypotheses, dict(belief.fates))
+    return hypotheses, InFlightPods(arrivals, hypotheses, dict(belief.fates), dict(belief.left))
 
 
 def one_more(
@@ -531,7 +546,7 @@ def one_more(
     if in_flight is None:
         return after, None
     arrivals = [*in_flight.arrivals, Arrival(uid, request, 0.0, before=hypotheses)]
-    return after, InFlightPods(arrivals, after, in_flight.verdicts)
+    return after, InFlightPods(arrivals, after, in_flight.verdicts, in_flight.left)
 
 
 def expecting_on_each(hypotheses: list[Hypothesis], nominees: Mapping[str, PodRequest]) -> list[Hypothesis]:
