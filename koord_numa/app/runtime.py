@@ -49,9 +49,6 @@ SETTLE: Final = 5.0
 FLUSH: Final = 3.0
 """Seconds for posting queued events at shutdown."""
 
-FIRST_ATTEMPT: Final = 0.5
-"""Maximum wait in seconds for the lease before the informers start."""
-
 STUCK: Final = 300.0
 """
 Seconds without progress of an informer before the process is unhealthy.
@@ -166,10 +163,6 @@ class Runtime:
             _log.info("serving the same on port %d with TLS and delegated authorization", self.secure_server.port)
         if isinstance(self.lease, LeaderElection):
             self.tasks.start("lease", self.lease.run())
-            # A new leader lists again what it listed before. At a start it lists only once if it is elected first.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_ATTEMPT):
-                    await self.lease.attempted.wait()
         self.tasks.start("lease conflicts", self.lease_conflicts.run())
         self.tasks.start("events", self.recorder.run())
         self.tasks.start("loop lag", self.loop_lag.run())

@@ -52,7 +52,7 @@ class LeaseConfig(ValueObject):
 
     client-go's names are LeaseDuration, RenewDeadline and RetryPeriod. The lease lasts ``duration``. Its holder acts
     for ``renew`` after a renewal and tries to renew it every ``retry``. Candidates read the Lease every ``look``. A
-    new leader that lists nothing waits ``settle`` before it acts. ``scheduler_names`` are written to the Lease, so that other
+    new leader waits at least ``settle`` before it acts. ``scheduler_names`` are written to the Lease, so that other
     schedulers of the same names detect it.
     """
 
@@ -91,7 +91,6 @@ class LeaderElection:
 
     A new leader first awaits ``prepare``, which processes the writes of its predecessor, and only then may act.
     ``elected`` is called at that time. A watch does not prove that all writes were seen: it may be late or silent.
-    ``attempted`` is set after the first attempt to acquire the lease, whatever its result.
     """
 
     def __init__(
@@ -105,7 +104,6 @@ class LeaderElection:
         self.config = config
         self.problem = ""
         self.transitions = 0
-        self.attempted = asyncio.Event()
         self._api = api
         self._clock = clock
         self._elected = elected
@@ -148,7 +146,6 @@ class LeaderElection:
             except (ClusterError, TimeoutError) as error:
                 self._report(str(error) or "no answer in time")
                 pause = backoff.pause()
-            self.attempted.set()
             if self._until != float("-inf") and self._clock() >= self._until:
                 _log.warning("leadership lost: lease %s could not be renewed for %g s", self._title, self.config.renew)
                 self.stop_acting()
@@ -236,9 +233,8 @@ class LeaderElection:
             _log.info("leading as %s", self.config.identity)
 
     async def _catch_up(self) -> None:
-        if self._prepare is _nothing:
-            await asyncio.sleep(self.config.settle)
-        else:  # a list shows all writes that were made before it, so that a pause adds nothing
+        await asyncio.sleep(self.config.settle)
+        if self._prepare is not _nothing:
             await self._prepare()
             self._from = self._clock()
         self._elected()

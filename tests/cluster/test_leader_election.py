@@ -237,21 +237,6 @@ async def test_a_new_leader_catches_up_before_it_acts(server: ApiServer, api: Ap
         await until(election.fresh)
 
 
-async def test_a_new_leader_that_lists_does_not_wait_longer(api: Api) -> None:
-    config = LeaseConfig("elect", "kube-system", "a", duration=60, renew=45, settle=3600)
-    election = LeaderElection(api, config, prepare=lambda: asyncio.sleep(0))
-    async with running(election):
-        await until(election.fresh)
-
-
-async def test_the_first_attempt_is_reported_without_a_lease_too(server: ApiServer, api: Api) -> None:
-    server.faults.add(Fault(status=500, verb="get", resource="leases"))
-    election = LeaderElection(api, steady("a"))
-    async with running(election):
-        await asyncio.wait_for(election.attempted.wait(), PATIENCE)
-        assert election.problem
-
-
 async def test_a_candidate_that_loses_the_lease_does_not_act(server: ApiServer, api: Api) -> None:
     caught_up = asyncio.Event()
     election = LeaderElection(api, steady("a"), prepare=lambda: waited(caught_up))

@@ -55,8 +55,8 @@ async def keep_off(agent: Interrupts, quiet: str) -> Steering:
 
 
 @pytest.fixture
-def proc(tmp_path: Path) -> FakeProc:
-    return FakeProc(tmp_path)
+def proc(tmp_path_factory: pytest.TempPathFactory) -> FakeProc:
+    return FakeProc(tmp_path_factory.mktemp("irq"))  # the path of a socket has at most 107 characters
 
 
 async def test_affinities_and_default_are_changed_and_restored(proc: FakeProc) -> None:

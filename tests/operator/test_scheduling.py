@@ -52,17 +52,6 @@ async def test_a_pod_is_bound_with_its_cpus_in_one_call(
     }
 
 
-async def test_a_leader_from_the_start_lists_nodes_once(
-    rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("koord_numa.app.runtime.FIRST_ATTEMPT", 60.0)
-    rack.create([shared("a")])
-    async with operating(rack.server, tmp_path, monkeypatch):
-        await until(lambda: placed(rack.server, "a"))
-    lists = [asked for asked in rack.server.requests if (asked.verb, asked.resource) == ("list", "nodes")]
-    assert len(lists) == 1
-
-
 @EITHER_WATCH
 async def test_a_pod_that_fits_nowhere_is_bound_when_there_is_room(
     rack: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: PodSource
