@@ -152,13 +152,22 @@ class Belief:
                 self.later()
 
     def advance(self, steps: float = SLICE) -> bool:
-        """Continue the replay for about this number of steps. Return whether it is finished."""
-        while self._line:
-            for spent in self._line[0]:
-                steps -= spent
-                if steps < 0:
-                    return False
-            self._line.popleft()
+        """
+        Continue the replay for about this number of steps. Return whether it is finished.
+
+        An exception ends the belief: nothing is known until it is restarted.
+        """
+        try:
+            while self._line:
+                for spent in self._line[0]:
+                    steps -= spent
+                    if steps < 0:
+                        return False
+                self._line.popleft()
+        except BaseException:
+            self._line.clear()
+            self.hypotheses, self.last, self.arrivals = [], [], []
+            raise
         return True
 
     def arrive(self, uid: str, request: PodRequest, when: float) -> None:

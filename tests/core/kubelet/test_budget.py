@@ -148,6 +148,11 @@ def test_a_failing_replay_harms_its_node_only() -> None:
     while cache.explore():
         pass
     assert failed == ["n"]
+    assert not known.busy  # the node is not closed for ever: a topology starts a new belief
+    assert known.lost
+    life.settle()
+    life.deliver()
+    assert cache.nodes["n"].history.belief is not known
 
 
 def test_a_view_without_continuation_has_one_slice() -> None:
