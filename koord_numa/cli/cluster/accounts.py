@@ -60,7 +60,7 @@ def _cache_of(objects: ClusterObjects) -> Cache:
 
 
 def _ignore(*_: object) -> None:
-    """Do nothing: nobody waits for a change."""
+    """Ignore a change. Here, no pod waits for one."""
 
 
 _nothing: Callable[[], None] = _ignore
