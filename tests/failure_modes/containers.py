@@ -46,6 +46,9 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     names = {name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())} | set(
         getattr(value, "__dict__", ())
     )
+    names.discard(
+        "__weakref__"
+    )  # not a container, and Python 3.11.2 raises TypeError for this slot of some dataclasses
     for name in sorted(names):
         if hasattr(value, name):
             yield name, getattr(value, name)
