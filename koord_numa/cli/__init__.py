@@ -4,6 +4,8 @@ The command line. Each module of ``commands`` is one command of the same name.
 Commands are imported on use, so that ``--help`` of one command does not load the others.
 """
 
+import atexit
+import gc
 import os
 import pkgutil
 import sys
@@ -31,6 +33,10 @@ EXAMPLES: Final[Examples] = (
     ("Why a pod waits and what would make it fit", "explain web-1 -n team"),
     ("Where the pods of a manifest would go", "simulate -f pod.yaml"),
 )
+
+
+# The interpreter collects garbage several times when it ends, which takes 0.08 s of CPU for the objects of modules.
+atexit.register(gc.freeze)
 
 
 class _Misused(click.ClickException):
