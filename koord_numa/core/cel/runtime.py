@@ -1,11 +1,12 @@
 """Evaluation with cel-go's semantics: limits, costs, field access, logic, equality, membership and comprehension macros."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import ceil, isfinite
 from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult
+
+from msgspec import Struct
 
 from koord_numa.core.cel.functions import equality
 from koord_numa.core.cel.operators import SORT_KEY, charge_sort
@@ -38,8 +39,7 @@ from koord_numa.core.cel.values import (
 # memory of an evaluation.
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits of one evaluation."""
 
     cost: int = 1_000_000
@@ -70,8 +70,7 @@ Maximum depth of a syntax tree. Consecutive operators and selections also count.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Reads:
+class Reads(Struct, frozen=True):
     """
     The attributes and capacities that an expression reads.
 
@@ -88,8 +87,7 @@ class Reads:
         return not self.names and not self.everything
 
 
-@dataclass(frozen=True, slots=True)
-class CelDevice:
+class CelDevice(Struct, frozen=True):
     """Value of the variable ``device``, built once per device and read by every selector."""
 
     driver: str
@@ -465,8 +463,7 @@ OPERATORS: Final[Mapping[str, Callable[[Sequence[Evaluate]], Evaluate]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LoopBody:
+class LoopBody(Struct, frozen=True):
     """A loop: the range, the slots of its variables, the condition and the result."""
 
     items: Evaluate

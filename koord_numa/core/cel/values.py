@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import total_ordering
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
@@ -10,6 +9,8 @@ from itertools import count
 from traceback import clear_frames
 from typing import Any, Final
 from urllib.parse import SplitResult
+
+from msgspec import Struct
 
 
 class CelError(Exception):
@@ -63,13 +64,12 @@ _LARGEST: Final = 2**64 - 1
 
 
 @total_ordering
-@dataclass(frozen=True, slots=True, eq=False)
-class Semver:
+class Semver(Struct, frozen=True, eq=False):
     """A version ``major.minor.patch-pre+build``. Build metadata does not affect equality and order."""
 
     numbers: tuple[int, int, int]
     pre: tuple[int | str, ...] = ()
-    build: tuple[str, ...] = field(default=())
+    build: tuple[str, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Semver) and (self.numbers, self.pre) == (other.numbers, other.pre)
@@ -187,8 +187,7 @@ class Uint(int):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(Struct, frozen=True):
     """
     A ``resource.Quantity`` as a whole number of 10^-9 units, the resolution of Kubernetes. The notation is not kept.
     """
@@ -202,51 +201,44 @@ class Quantity:
         return cls(-(-scaled.numerator // scaled.denominator) if scaled > 0 else scaled.numerator // scaled.denominator)
 
 
-@dataclass(frozen=True, slots=True)
-class Duration:
+class Duration(Struct, frozen=True):
     """A duration in nanoseconds."""
 
     nanoseconds: int
 
 
-@dataclass(frozen=True, slots=True)
-class Timestamp:
+class Timestamp(Struct, frozen=True):
     """A point in time, in nanoseconds since the epoch."""
 
     nanoseconds: int
 
 
-@dataclass(frozen=True, slots=True)
-class OptionalValue:
+class OptionalValue(Struct, frozen=True):
     """A value of type ``optional(T)``: a value, or none."""
 
     present: bool
     value: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class TypeValue:
+class TypeValue(Struct, frozen=True):
     """A CEL type as a value: the result of ``type(x)``, and the value of type names."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class NamedFormat:
+class NamedFormat(Struct, frozen=True):
     """A string format of Kubernetes, such as ``dns1123Label``."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class _BoolKey:
+class _BoolKey(Struct, frozen=True):
     """A map key ``true`` or ``false``. It keeps ``true`` distinct from ``1``, which is equal in Python."""
 
     value: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(Struct, frozen=True):
     """An attribute value that CEL cannot represent: an unknown type, or a malformed version. Reading it is a runtime error."""
 
     message: str
