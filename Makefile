@@ -12,7 +12,7 @@ REPOSITORY ?= koord-numa/koord-numa
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types imports unit fix bench chaos chaos-round docs docs-output dist krew vex chart schemas lock image cluster-check version clean
+.PHONY: help setup demo test check lint types imports unit system fix bench chaos chaos-round docs docs-output dist krew vex chart schemas lock image cluster-check version clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,9 +33,9 @@ setup: $(DEV)  ## Make the virtual environment and install everything in it
 demo: $(STAMP)  ## Fill a simulated rack through the real operator and show the result
 	$(BIN)/koord-numa demo $(ARGS)
 
-test: check  ## The same as check: lint, types, import contracts and all tests
+test: check  ## The same as check
 
-check: $(DEV)  ## Everything that CI runs
+check: $(DEV)  ## Lint, types, import contracts and tests: what CI runs before make system and make chaos-round
 	$(MAKE) --no-print-directory --jobs 2 lint types imports unit # types and tests side by side
 
 lint: $(DEV)
@@ -53,9 +53,12 @@ $(TESTS): $(DEV)
 	-$(BIN)/python -m pytest --collect-only -qq > /dev/null
 	@touch $@
 
-unit: $(TESTS)  ## Only the tests
+unit: $(TESTS)  ## Only the tests, without those in a browser
 	$(BIN)/python -m compileall -q koord_numa # once, or in a fresh clone each worker would
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS) # for two processors: a third of the time of all tests is waiting
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not browser" $(ARGS) # for two processors: a third of the time of all tests is waiting
+
+system: $(DEV)  ## Tests of the page in Chromium, which CI runs after make test (about one minute)
+	$(BIN)/python -m pytest tests/view tests/e2e -m browser -n 2 --dist loadfile $(ARGS)
 
 fix: $(DEV)  ## Format, and repair what ruff can repair
 	$(BIN)/ruff format .
