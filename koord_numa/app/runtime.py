@@ -249,10 +249,14 @@ class Runtime:
         )
 
     async def _catch_up(self) -> None:
-        """Relist, because the previous leader may have written changes that no watch has delivered yet."""
+        """
+        Relist what a scheduler writes, because the previous leader may have written it and no watch has delivered it yet.
+
+        Nodes, namespaces and Device objects are written by others: a late watch of them is the same for every leader.
+        """
         self.informers.needs_relist()
         self._claims_catch_up.begin()
-        await asyncio.gather(*(informer.refresh() for informer in self.informers.essential))
+        await self.informers.placed.refresh()
 
     def _elected(self) -> None:
         self.scheduler.kick()
