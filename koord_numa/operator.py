@@ -13,6 +13,7 @@ from pathlib import Path
 
 from koord_numa.app.runtime import Options, Runtime
 from koord_numa.app.tasks import GarbageCollection
+from koord_numa.cluster.serving import PORT_SETTING
 from koord_numa.handlers import embedding, triggers
 from koord_numa.handlers.embedding import EmbeddedKopf
 from koord_numa.settings import PodSource, Settings, SettingsError, load_settings
@@ -37,7 +38,9 @@ for registry in triggers.REGISTRIES:
 def options_from_environment(environment: Mapping[str, str]) -> Options:
     """Return the options from the environment, for ``kopf run``. Raises ``SettingsError`` or ``ValueError``."""
     config = environment.get("KOORD_NUMA_CONFIG", "")
-    port = environment.get("KOORD_NUMA_METRICS_PORT", str(DEFAULT_PORT))
+    port = environment.get(PORT_SETTING, str(DEFAULT_PORT))
+    if port and not port.isdecimal():
+        raise SettingsError(f"{PORT_SETTING}: {port!r} is not a port")
     settings = load_settings(Path(config)) if config else Settings()
     if settings.pod_source is not PodSource.KOPF:
         raise SettingsError(

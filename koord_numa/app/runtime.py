@@ -26,7 +26,14 @@ from koord_numa.app.tasks import LoopLag, TaskSupervisor
 from koord_numa.cluster.client import Api, Body
 from koord_numa.cluster.events import EventLimits, EventRecorder
 from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, LeaseConflicts, NoElection, Rival
-from koord_numa.cluster.serving import DelegatedAuth, HttpServer, Protection, StatusProviders, server_context
+from koord_numa.cluster.serving import (
+    SECURE_PORT_SETTING,
+    DelegatedAuth,
+    HttpServer,
+    Protection,
+    StatusProviders,
+    server_context,
+)
 from koord_numa.cluster.writers import ApiBinder, ApiClaimWriter, ApiPodGroupWriter, ApiRebindWriter, ApiVolumeWriter
 from koord_numa.core.value_objects import ValueObject, replace, value_field
 from koord_numa.engine.device_moves import DeviceMoves
@@ -210,7 +217,7 @@ class Runtime:
         """Return the HTTPS server. Raises ``OSError`` for an unusable certificate."""
         guard = DelegatedAuth(lambda call, review: self.api.send(call, Body(review))).middleware()
         protection = Protection(server_context(serving.certificate, serving.key), guard)
-        return HttpServer(providers, serving.port, protection=protection)
+        return HttpServer(providers, serving.port, protection=protection, setting=SECURE_PORT_SETTING)
 
     async def _end_leading(self, lease: LeaderElection) -> None:
         """

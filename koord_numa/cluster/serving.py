@@ -346,13 +346,26 @@ class Protection(ValueObject):
     guard: Any
 
 
+PORT_SETTING: Final = "KOORD_NUMA_METRICS_PORT"
+"""Environment variable of the plain port, under ``koord-numa run`` and ``kopf run``."""
+
+SECURE_PORT_SETTING: Final = "KOORD_NUMA_SECURE_PORT"
+"""Environment variable of the port with TLS."""
+
+
 class HttpServer:
     """HTTP server on a port of every interface, because probes and scrapers connect from outside the pod."""
 
     def __init__(
-        self, providers: StatusProviders, port: int, host: str | None = None, protection: Protection | None = None
+        self,
+        providers: StatusProviders,
+        port: int,
+        host: str | None = None,
+        protection: Protection | None = None,
+        setting: str = PORT_SETTING,
     ) -> None:
         self.port = port
+        self._setting = setting
         self._host = host
         self._providers = providers
         self._protection = protection
@@ -364,7 +377,8 @@ class HttpServer:
     async def start(self) -> None:
         """Listen.
 
-        For port 0 a free port is selected and stored in ``port``. Raises ``OSError`` when the port is in use.
+        For port 0 a free port is selected and stored in ``port``. Raises ``OSError`` when the port is in use, with a
+        message that names the port and how to set it.
         """
         connections = self.connections = Connections()
         is_local = self._protection is None and self._host in LOOPBACK_HOSTS
@@ -391,10 +405,11 @@ class HttpServer:
             self._server = await asyncio.get_running_loop().create_server(
                 connections.factory(runner.server), host, self.port, ssl=tls, ssl_handshake_timeout=handshake
             )
-        except OSError:
+        except OSError as error:
             # Nothing listens, so the runner is cleaned up.
             await runner.cleanup()
-            raise
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise OSError(f"cannot listen on port {self.port}: {reason}; {self._setting} sets the port") from error
         self._runner = runner
         self._watch = asyncio.create_task(connections.watch())
         self.port = int(self._server.sockets[0].getsockname()[1])

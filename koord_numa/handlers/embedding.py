@@ -65,9 +65,7 @@ def attach(registry: kopf.OperatorRegistry, start: Callable[[], Awaitable[Embedd
                 memo.host = await start()
             except (OSError, ValueError) as error:  # a port that is taken, or an invalid configuration
                 # Kopf would print every exception with a traceback.
-                raise SystemExit(
-                    f"koord-numa cannot start: {error} (set KOORD_NUMA_METRICS_PORT or KOORD_NUMA_CONFIG)"
-                ) from None
+                raise SystemExit(f"koord-numa cannot start: {error}") from None
             memo.host_ends_with_kopf = True
         memo.dispatcher = memo.host.dispatcher
         memo.queueing = settings.queueing

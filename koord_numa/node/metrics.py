@@ -1,5 +1,6 @@
 """Metrics and readiness of the agent, if a port is given: in plain HTTP, or over TLS with authorization by the API server."""
 
+import os
 import ssl
 import threading
 from collections.abc import Callable, Iterable
@@ -112,7 +113,11 @@ class AgentMetrics:
             start_response("503 Service Unavailable" if why else "200 OK", headers)
             return [(why or "ok").encode()]
 
-        server = make_server("", port, answer, _Server, _SilentHandler)
+        try:
+            server = make_server("", port, answer, _Server, _SilentHandler)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise OSError(f"cannot listen on port {port}: {reason}; --metrics-port sets the port") from error
         if protection is not None:
             # The handshake is part of the first read, in the thread of the request.
             server.socket = protection.tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)

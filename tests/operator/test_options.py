@@ -34,3 +34,8 @@ def test_an_informer_of_pods_under_kopf_run_is_refused(tmp_path: Path) -> None:
     config.write_text("podSource: Informer")
     with pytest.raises(SettingsError, match="needs koord-numa run"):
         options_from_environment({"KOORD_NUMA_CONFIG": str(config)})
+
+
+def test_a_malformed_port_names_its_variable() -> None:
+    with pytest.raises(SettingsError, match=r"^KOORD_NUMA_METRICS_PORT: 'http' is not a port$"):
+        options_from_environment({"KOORD_NUMA_METRICS_PORT": "http"})

@@ -1,6 +1,7 @@
 """The API server: start, stop, address, and in-process access for tests and simulated machines."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,9 +118,10 @@ class ApiServer:
             self._listening = kept or socket.create_server((_HOST, self._port), backlog=1024)
             self._site = web.SockSite(runner, self._listening, backlog=1024)
             await self._site.start()
-        except OSError:
+        except OSError as error:
             await runner.cleanup()
-            raise
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise OSError(f"cannot listen on port {self._port}: {reason}") from error
         self._runner, self._server = runner, server
         self._port = runner.addresses[0][1]
 
