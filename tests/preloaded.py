@@ -25,7 +25,7 @@ _STATUSES = threading.Lock()
 
 
 class Running(Protocol):
-    """What tests need of a process, as ``asyncio.subprocess.Process`` has it."""
+    """The methods of ``asyncio.subprocess.Process`` that tests use."""
 
     @property
     def returncode(self) -> int | None:

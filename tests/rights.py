@@ -18,17 +18,17 @@ from koord_numa.sandbox.apiserver import Asked, RequestLog
 
 RBAC: Final = Path(__file__).parents[1] / "deploy" / "kustomize" / "base" / "rbac.yaml"
 AGENTS: Final = (AGENT, "kopf/")
-"""How the scheduler's own client and Kopf introduce themselves. Tests and the command line use other names."""
+"""User agents of the scheduler's own client and of Kopf. Tests and the command line use other names."""
 
 TOLD: Final = "rights"
 
 WITHOUT_MANIFESTS: Final = frozenset({("create", "", "namespaces")})
-"""What only a scheduler asks for that finds no namespace for its Lease: the deployment brings one."""
+"""Rights that only a scheduler without a namespace for its Lease uses: the deployment creates the namespace."""
 
 IMPLIED: Final = frozenset({("update", "resource.k8s.io", "resourceclaims/binding"), ("update", "", "pods/finalizers")})
 """
-What the API server asks for by itself, so that no request names it: when an allocation or a reservation changes, and when an owner is to
-wait for what it owns.
+Rights that the API server checks without a request that names them: changes of allocations and reservations, and owners that wait for what
+they own.
 """
 
 Right: TypeAlias = tuple[str, str, str]
@@ -36,7 +36,7 @@ Right: TypeAlias = tuple[str, str, str]
 
 
 def right_of(asked: Asked) -> Right | None:
-    """What must be granted for this request; ``None`` for what is no kind of object, such as discovery."""
+    """Return the right that this request needs; ``None`` for requests without a kind, such as discovery."""
     if not asked.resource or not asked.user_agent.startswith(AGENTS):
         return None
     subresource = f"/{asked.subresource}" if asked.subresource else ""
@@ -56,7 +56,7 @@ def granted(manifests: Iterable[dict[str, Any]]) -> set[Right]:
 
 
 def judge(used: set[Right], allowed: set[Right], *, all_run: bool) -> list[str]:
-    """What is wrong, a line each."""
+    """Return the errors, a line each."""
     found = [f"used and not granted: {say(right)}" for right in sorted(used - allowed - WITHOUT_MANIFESTS)]
     if all_run:
         found += [f"granted and never used: {say(right)}" for right in sorted(allowed - used - IMPLIED)]
@@ -81,7 +81,7 @@ class Witness:
 
     @property
     def used(self) -> set[Right]:
-        """What schedulers asked for. Where none of ours was, Kopf was tried out with a server, by a test."""
+        """Return the rights that schedulers used. Without a scheduler of this package, the requests are a test of Kopf itself."""
         found = set(self._of_workers)
         for agents in self._by_server.values():
             if agents[AGENT]:
@@ -125,7 +125,7 @@ class Witness:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """What is wrong, or how much was compared."""
+        """Print the errors, or the number of compared rights."""
         if self.used:
             terminalreporter.section("rights of the scheduler")
             for line in self.complaints or [f"{len(self.used)} in use, none more than granted"]:

@@ -84,12 +84,12 @@ def kubelets(policy: KubeletPolicy = KubeletPolicy.SINGLE_NUMA_NODE, **config: A
 
 
 def asks(request: PodRequest, where: NodeSnapshot, rules: Profile = RULES) -> Situation:
-    """What this node answers."""
+    """Return the answer of this node."""
     return lambda: evaluate(scheduling_request(request, rules), where, rules)
 
 
 def demands(where: NodeSnapshot | None = None, **constraints: Any) -> Situation:
-    """What a node answers to a small pod with these demands."""
+    """Return a node's answer to a small pod with these demands."""
     return asks(replace(PLAIN, constraints=Constraints(**constraints)), where or ours())
 
 
@@ -118,7 +118,7 @@ def beside_another(**constraints: Any) -> Situation:
 
 
 def with_storage(storage: Storage, **constraints: Any) -> Situation:
-    """What a node of zone ``a`` answers to a small pod with these demands and volumes."""
+    """Return the answer of a node of zone ``a`` to a small pod with these demands and volumes."""
     where = with_node(ours(), labels={"topology.kubernetes.io/zone": "a"})
     request = replace(PLAIN, constraints=Constraints(**constraints))
     return lambda: evaluate(replace(scheduling_request(request, RULES), storage=storage), where, RULES)
@@ -132,7 +132,7 @@ def resting() -> Rejection | None:
 
 
 def barred(**fields: Any) -> Rejection | None:
-    """What the engine says of a node in this state."""
+    """Return the engine's answer about a node in this state."""
     record = NodeInfo("n")
     for name, value in fields.items():
         setattr(record, name, value)
@@ -140,7 +140,7 @@ def barred(**fields: Any) -> Rejection | None:
 
 
 def everywhere(**constraints: Any) -> Rejection | None:
-    """What is said before any node is asked."""
+    """Return the rejection before any node is evaluated."""
     ask: SchedulingRequest = scheduling_request(replace(PLAIN, constraints=Constraints(**constraints)), RULES)
     return refuse_everywhere(replace(ask, storage=Storage(known=False)))
 

@@ -241,7 +241,7 @@ class ClaimLaws:
         return found
 
     def usage(self) -> DeviceUsage:
-        """What is in use, as the claims say."""
+        """The devices and CPUs in use according to the claims."""
         return DeviceUsage.of(it.allocation for it in self._claims.values() if it.allocation is not None)
 
     def leaks(self) -> list[str]:

@@ -20,7 +20,7 @@ MOST: Final = 12
 """So many waiting pods are described."""
 
 ANSWER_SECONDS: Final = 30.0
-"""What a replica gets to describe itself; one whose event loop stands still never does."""
+"""Seconds that a replica has to describe its state. A replica whose event loop is blocked never answers."""
 
 
 async def diagnosis(server: ApiServer, replicas: Iterable[Replica], waiting: Iterable[str]) -> str:

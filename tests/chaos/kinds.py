@@ -132,4 +132,4 @@ KINDS: Final[tuple[tuple[Callable[[str, Random], tuple[JsonObject, int]], int], 
     (with_gigantic_pages, 8),
     (with_everything, 4),
 )
-"""Who comes how often."""
+"""The kinds of hostile objects with their weights."""

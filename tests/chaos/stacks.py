@@ -12,7 +12,7 @@ DRIVEN: Final = (CoroutineType, GeneratorType, AsyncGeneratorType, asyncio.Futur
 
 
 def stacks(loop: asyncio.AbstractEventLoop) -> Iterator[str]:
-    """What the tasks of an event loop wait for, outermost frame first; those that wait for the same come together."""
+    """Return the stacks of all tasks of an event loop, outermost frame first. Tasks with equal stacks are grouped."""
     names: dict[tuple[str, ...], list[str]] = {}
     for task in sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name()):
         cancelled = (f"cancelled {task.cancelling()} times",) if task.cancelling() else ()

@@ -116,7 +116,7 @@ class ReplicaPair:
 
     @property
     def errors(self) -> list[str]:
-        """What ended a scheduler that should have gone on."""
+        """Return the errors that ended a scheduler."""
         return [f"{replica.identity}: {error}" for replica in (*self.past, *self.present) for error in replica.errors]
 
     def _new(self) -> Replica:
@@ -134,9 +134,7 @@ def watched(server: ApiServer, churn: Churn) -> Iterator[None]:
 
 
 async def unsettled(server: ApiServer, replicas: ReplicaPair) -> list[str]:
-    """
-    Why the cluster is not at rest yet: pods that would fit and wait, pods that wait in silence, ledgers that are not what the objects say.
-    """
+    """Return the reasons why the cluster is not at rest: pods that fit and wait, pods without a reason, wrong ledgers."""
     objects = Objects.of(server.store)
 
     def judge() -> tuple[Scheduler, dict[str, str]]:
@@ -155,13 +153,13 @@ async def unsettled(server: ApiServer, replicas: ReplicaPair) -> list[str]:
 
 
 async def never_at_rest(server: ApiServer, replicas: ReplicaPair, left: list[str]) -> str:
-    """What is still wrong when all should be at rest, and what the schedulers know and do meanwhile."""
+    """Describe a cluster that does not come to rest, and what the schedulers know and do."""
     waiting = [raw["metadata"]["name"] for raw in server.store.list("pods", fields="spec.nodeName=")]
     return "\n".join([*replicas.errors, *left[:20], "", await diagnosis(server, replicas.present, waiting)])
 
 
 async def unhurried(look: Callable[[], Awaitable[list[str]]]) -> list[str]:
-    """What ``look`` finds, after a pause that leaves most of a busy machine to the schedulers that are looked at."""
+    """Call ``look`` after a pause that leaves most of a busy machine to the schedulers under test."""
     begun = monotonic()
     found = await look()
     await asyncio.sleep(max(0.2, 3 * (monotonic() - begun)) if found else 0)
@@ -169,7 +167,7 @@ async def unhurried(look: Callable[[], Awaitable[list[str]]]) -> list[str]:
 
 
 UNKNOWN: Final[tuple[Ledgers, list[str]]] = ({"": {}}, [])
-"""What a scheduler that is not there yet believes."""
+"""The state of a scheduler that has not started."""
 
 
 def _leads(runtime: Runtime) -> bool:
@@ -181,7 +179,7 @@ def _believed(runtime: Runtime) -> tuple[Ledgers, list[str]]:
 
 
 def tally(rack: Fleet) -> dict[str, int]:
-    """How often pods came to hold something of each resource on the nodes."""
+    """Count, per resource, the pods that hold some of it on a node."""
     return Counter(
         resource
         for entry in rack.history.entries

@@ -103,7 +103,7 @@ KINDS: Final = ("resourceslices", "deviceclasses", "resourceclaims", "devicetain
 
 
 async def unsettled(server: ApiServer, replicas: ReplicaPair, laws: ClaimLaws) -> list[str]:
-    """Why the cluster is not at rest yet."""
+    """Return the reasons why the cluster is not at rest."""
     objects = Objects.of(server.store)
     slices, classes, allocated, rules = (server.store.list(f"{kind}.resource.k8s.io") for kind in KINDS)
 

@@ -13,7 +13,7 @@ from tests.e2e.world import CRDS, JsonObject, ended, pinned, world
 pytestmark = [pytest.mark.chaos, pytest.mark.e2e]
 
 MOST_PODS, MACHINES = 200, 20
-"""What ``make chaos`` runs; every run of the suite has a fifth of it."""
+"""The size of a run of ``make chaos``; a run of the suite has a fifth of it."""
 DEVICES = CRDS[0].parent / "optional" / "devices-koordinator.yaml"
 RACK: JsonObject = {
     "sockets": 2,

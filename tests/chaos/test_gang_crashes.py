@@ -21,7 +21,7 @@ SIZE = 3
 FULL = 1000
 """Pods of a run of ``make chaos``, at least."""
 WRITES = {"verb": "create,update,patch,delete", "resource": "pods,resourceclaims,podgroups"}
-"""What a scheduler writes about a gang."""
+"""Fault filter that matches the writes of a scheduler about a gang."""
 
 
 def objects(name: str) -> list[JsonObject]:

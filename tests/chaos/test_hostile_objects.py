@@ -37,7 +37,7 @@ HISTORY: Final = 500
 """Changes a kind that the API server keeps: it is not the memory of the simulated cluster that is tried here."""
 
 CLASSES: Final = (".classes._known[]", ".request_class.")
-"""What is below a request class is as large as the pods that asked for it; bounded caches and timers hold some."""
+"""Containers that grow with the number of requesting pods, and bounded caches and timers."""
 
 AT_ONCE: Final = DeleteOptions(grace=0)
 ONE_NODE: Final[JsonObject] = {
@@ -90,7 +90,7 @@ class Flood:
 
 @dataclass
 class Innocents:
-    """How many innocent pods were bound, and the longest time until one was: in seconds, and in seconds of this process's CPU."""
+    """Number of innocent pods bound, and the longest time until a bind: in seconds, and in CPU seconds of this process."""
 
     count: int = 0
     longest: float = 0.0
@@ -111,7 +111,7 @@ class Innocents:
 
 
 async def what_is_left(runtime: Runtime) -> dict[str, int]:
-    """How large every container is once no hostile object is left: nothing that was told of one may stay."""
+    """Return the size of each container after the hostile objects are gone. No data of a hostile object may remain."""
     handle = runtime.scheduler.handle
     await until(lambda: not len(handle.pending) and set(handle.cache.node_of.values()) <= {"n"})
     await runtime.recorder.flush()  # events wait for their turn, a bounded number of them

@@ -217,7 +217,7 @@ class Life:
                 assert services.started_on[container] == cpus, name
 
     def stale(self) -> list[str]:
-        """What is not as it must be in the end."""
+        """Return the differences from the expected final state."""
         held = CpuSet.of(cpu for _, cpus in self.pinned.values() for cpu in cpus)
         isolated = CpuSet.of(cpu for name in self.isolated for cpu in self.pinned[name][1])
         siblings = CpuSet.of((cpu + 8) % 16 for cpu in isolated) - held

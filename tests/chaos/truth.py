@@ -1,7 +1,4 @@
-"""
-What a scheduler that starts now would know, from the API objects alone: the measure of what a running one believes. And what the
-simulated nodes say against what was given to them.
-"""
+"""Expected state of a new scheduler, computed from the API objects alone, and the admissions that the simulated nodes recorded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -68,7 +65,7 @@ def rebuilt(objects: Objects, settings: Settings) -> Scheduler:
 
 
 def ledgers(engine: Scheduler) -> Ledgers:
-    """Who holds what on every node, as the engine believes."""
+    """Return the holdings on each node according to the engine."""
     return {name: dict(record.ledger.holdings) for name, record in engine.cache.nodes.items() if record.pods}
 
 

@@ -44,7 +44,7 @@ async def line_with(process: Process, text: str) -> str:
 
 
 async def is_open(url: str) -> bool:
-    """Does a server answer there?"""
+    """Return true if a server answers at the address."""
     address = urlsplit(url)
     try:
         _, writer = await asyncio.open_connection(address.hostname, address.port)
@@ -55,7 +55,7 @@ async def is_open(url: str) -> bool:
 
 
 def left_in(folder: Path) -> list[Path]:
-    """Whatever lies there."""
+    """Return the names of all files in the folder."""
     return list(folder.iterdir())
 
 

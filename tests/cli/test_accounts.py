@@ -66,7 +66,7 @@ def assert_equal_to_the_scheduler(objects: ClusterObjects) -> None:
 
 
 def state(info: NodeInfo) -> list[object]:
-    """What a decision about the node depends on."""
+    """Return the node's state that decisions depend on."""
     there = info.candidate()
     found = None if there is None else (there.ledger.holdings, repr(there.offer))
     unordered = sorted(uid for uid, known in info.history.pods.items() if known.unordered)

@@ -128,7 +128,7 @@ async def test_preemption(tmp_path: Path, others: Sequence[Object], wanted: Obje
 
 
 def remarks(output: str) -> list[str]:
-    """What is said about making room."""
+    """Return the remarks about evictions."""
     return re.findall(r"preemption: .*?[.](?= |$)", " ".join(output.split()))
 
 
@@ -268,7 +268,7 @@ async def test_the_operator_says_the_same(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def told(pods: Sequence[Object]) -> dict[str, str]:
-    """What pods without a node were told, by name."""
+    """Return the messages of pods without a node, by pod name."""
     return {obj["metadata"]["name"]: reason(obj) for obj in pods if reason(obj) and not obj["spec"].get("nodeName")}
 
 

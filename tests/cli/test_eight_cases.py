@@ -76,7 +76,7 @@ def publish(free: str, **attributes: str) -> Change:
 
 
 def repacked(cluster: SandboxCluster) -> None:
-    """What the rebind does: each pod on one NUMA node."""
+    """Return the result of the rebind: each pod on one NUMA node."""
     for name, cpus in (("a", "0-1,8-9"), ("b", "2-3,10-11")):
         patch = {"metadata": {"annotations": {STATUS: f'{{"cpuset":"{cpus}"}}'}}}
         cluster.server.store.patch("pods", name, patch, "default")

@@ -36,7 +36,7 @@ PLACED: Final = {
     "restricted.yaml": ["xeon-0, NUMA 0,1, CPUs 1-15,24-38,49-63,72-86"],
     "shared.yaml": ["dgx, NUMA 0"],
 }
-"""Where the pods of each file go on the empty fleet of the demo."""
+"""The expected node of each pod of the examples on the empty fleet of the demo."""
 
 
 def test_every_example_is_expected_somewhere() -> None:

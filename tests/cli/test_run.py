@@ -86,7 +86,7 @@ def test_what_is_wrong_is_said_in_one_line(arguments: list[str], complaint: str)
 
 
 def deployed() -> dict[str, list[str]]:
-    """How the deployments start the operator."""
+    """Return the arguments with which the deployments start the operator."""
     dockerfile = (DEPLOY / "Dockerfile").read_text()
     [default] = re.findall(r"^CMD (\[.*\])$", dockerfile, re.MULTILINE)
     [deployment] = yaml.safe_load_all((DEPLOY / "kustomize" / "base" / "deployment.yaml").read_text())

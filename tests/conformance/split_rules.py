@@ -19,7 +19,7 @@ from tests.conformance.koordinator.rm_cases import Answer
 from tests.conformance.vectors import Case
 
 Shares = Mapping[int, ResourceList]
-"""What each NUMA node gives; ``None`` in its place: the set cannot hold the request."""
+"""Amounts per NUMA node; ``None`` instead if the set cannot hold the request."""
 Order = Callable[[Sequence[int], Mapping[int, int]], Sequence[int]]
 
 
@@ -90,7 +90,10 @@ def election_differs(elected: Decision, merged: Decision) -> str | None:
 
 
 def _is_explained(case: Case, found: Answer) -> bool:
-    """Is the recorded answer upstream's split and nothing else, and is ours the right one on every set in question?"""
+    """
+    Return true if the recorded answer follows from upstream's split alone, and the answer of this package is right on every set in
+    question.
+    """
     if not all(_is_right(found, mask, _ours(found, mask)) for mask in _masks(found)):
         return False
     if found.question.what == "allocate":
@@ -208,7 +211,7 @@ def _is_right(found: Answer, mask: int, shares: Shares | None) -> bool:
 
 def _can(found: Answer, mask: int) -> bool:
     """
-    Does the request fit on the set? Its plain sums decide, and for CPUs of its own each even share must be there as CPUs.
+    Return true if the request fits on the set. Sums decide; exclusive CPUs also need each even share in free CPUs.
 
     Amounts and CPUs disagree where a pod holds CPUs and no amounts; here, as upstream, shares follow the amounts.
     """

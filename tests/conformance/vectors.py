@@ -30,12 +30,12 @@ Case = Mapping[str, Any]
 REPOSITORY: Final = Path(__file__).parents[2]
 SELECTION: Final = Path(__file__).parent / "selection"
 SHOWN: Final = 8
-"""How many differences a failure shows in full."""
+"""Maximum number of differences that a failure prints in full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Oracle(Generic[Given, Answer]):
-    """How the cases of one oracle are turned into our types, answered and compared."""
+    """Conversion of an oracle's cases to this package's types, the answer, and the comparison."""
 
     name: str  # the beginning of its files' names
     load: Callable[[Case], Given]
@@ -46,7 +46,7 @@ class Oracle(Generic[Given, Answer]):
 
 @dataclass(slots=True)
 class Tally:
-    """What came of comparing one file."""
+    """Result of the comparison with one file."""
 
     file: str
     total: int = 0
@@ -74,7 +74,7 @@ class Conforms(Protocol):
 
 
 def folder() -> Path:
-    """Where the recorded answers are; the folder need not exist."""
+    """Return the folder of the recorded answers. It need not exist."""
     if given := os.environ.get("KOORD_NUMA_VECTORS"):
         return Path(given)
     if shared := os.environ.get("KOORD_NUMA_SHARED"):

@@ -68,7 +68,7 @@ def refers_to(hint: Any) -> Iterator[Any]:
 
 
 def may_be_in_a_cycle(cls: Any) -> bool:
-    """Can a value of this class refer to something that is filled in later, and so to itself?"""
+    """Return true if a value of this class can refer to a value that is filled in later, and so to itself."""
     if cls in (int, float, str, bool, NoneType, PodRequest):
         return False  # what is remembered of a request follows from the request alone: it knows no pod
     if not isinstance(cls, type) or issubclass(cls, Enum):

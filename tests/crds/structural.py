@@ -21,7 +21,7 @@ VALUE_KEYWORDS: Final = frozenset({"type", "description", "title", "default", "n
 
 
 def faults(schema: Schema, path: str = "") -> Iterator[str]:
-    """What a server would refuse about a schema."""
+    """Return the errors that an API server would report about a schema."""
     where = path or "."
     yield from (f"{where}: {keyword} is forbidden" for keyword in sorted(FORBIDDEN & schema.keys()))
     if schema.get("uniqueItems"):
@@ -83,7 +83,7 @@ def defaults(schema: Schema, path: str = "") -> Iterator[tuple[str, Any, Schema]
 
 
 def knows(schema: Schema, json_path: str) -> bool:
-    """Does the schema have the field that a printer column's path ends in?"""
+    """Return true if the schema has the last field of a printer column's path."""
     here: Schema = schema
     path = json_path.replace(r"\.", "\0")
     if path.startswith(".metadata."):

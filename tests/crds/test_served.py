@@ -32,7 +32,7 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 def content(obj: dict[str, Any]) -> dict[str, Any]:
-    """What an agent says: everything but the version and what the server keeps."""
+    """Return the agent's content of an object, without the version and the server's fields."""
     kept = ("name", "annotations", "labels", "ownerReferences")
     metadata = {key: value for key, value in obj["metadata"].items() if key in kept}
     return {**{key: value for key, value in obj.items() if key != "apiVersion"}, "metadata": metadata}

@@ -35,7 +35,7 @@ ACCOUNT: Final = "system:serviceaccount"
 
 
 def build(folder: Path) -> list[Manifest]:
-    """What ``kubectl apply -k`` applies."""
+    """Return the manifests that ``kubectl apply -k`` applies."""
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl on the PATH")
     built = subprocess.run(["kubectl", "kustomize", str(folder)], check=False, capture_output=True, text=True)
@@ -55,7 +55,7 @@ def overlay(*components: str, text: str = "") -> list[Manifest]:
 
 
 def chart(values: dict[str, Any] | None = None, name: str = "rack", namespace: str = "scheduling") -> list[Manifest]:
-    """What ``helm install --create-namespace`` applies: definitions, the namespace, and the rest."""
+    """Return the manifests that ``helm install --create-namespace`` applies: definitions, the namespace, and the others."""
     definitions = [each for file in sorted((CHART / "crds").glob("*.yaml")) for each in documents(file.read_text())]
     created = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     installed = [each for each in rendered(values, name, namespace) if not is_hook(each)]
@@ -63,7 +63,7 @@ def chart(values: dict[str, Any] | None = None, name: str = "rack", namespace: s
 
 
 def is_hook(manifest: Manifest) -> bool:
-    """Whether the manifest belongs to ``helm test``."""
+    """Return true if the manifest belongs to ``helm test``."""
     return "helm.sh/hook" in manifest["metadata"].get("annotations", {})
 
 

@@ -43,7 +43,7 @@ def test_the_cluster_is_one_that_kind_understands() -> None:
 
 @pytest.fixture
 def server() -> ApiServer:
-    """What is in the cluster after step 3, before anything is placed."""
+    """Start a server with the objects of the cluster after step 3, before any placement."""
     made = ApiServer(crds=definitions())
     for name, each in zip(WORKERS, cluster()["nodes"][1:], strict=True):
         made.store.create(node(name, labels=each.get("labels")))

@@ -43,7 +43,7 @@ def policy() -> Json:
 
 
 def complaints(pod: Mapping[str, Any]) -> list[str]:
-    """What the API server would answer: the message of each validation that fails; nothing for pods of other schedulers."""
+    """Return the messages of the validations that fail, as the API server would; none for pods of other schedulers."""
     spec = policy()["spec"]
     environment = celpy.Environment()
     activation: dict[str, Any] = {"object": celpy.json_to_cel(pod), "variables": celpy.celtypes.MapType({})}
@@ -201,6 +201,6 @@ def test_the_components_resources_are_there() -> None:
 
 
 def _refused_by_the_scheduler(created: Json) -> bool:
-    """Does the scheduler say, whatever the node, that it cannot serve this pod as it is?"""
+    """Return true if the scheduler rejects the pod on any node."""
     found = parse_pod(created)
     return bool(found.problem) or isinstance(demand_of(found.request, AllocateOptions()), Rejection)

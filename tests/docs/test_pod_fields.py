@@ -39,7 +39,7 @@ def read_by(*models: type[Struct]) -> set[str]:
 LATER_SPEC = {"evictionResponders"}
 LATER_STATUS = {"nodeAllocatableResourceClaimStatuses"}
 LATER_NODE = {"podPreemptionPolicy"}
-"""What Kubernetes 1.37 adds to the schemas, which are those of 1.36."""
+"""Fields that Kubernetes 1.37 adds to the schemas, which are those of 1.36."""
 
 OF_RESIZE = {"allocatedResources", "resources"}
 """Read from the raw status, for pods that are being resized."""

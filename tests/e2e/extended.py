@@ -9,7 +9,7 @@ JsonObject = dict[str, Any]
 
 GPU: Final = "example.com/gpu"
 NIC: Final = "deviceclass.resource.kubernetes.io/nic.example.com"
-"""What the class is by its name."""
+"""Implicit extended resource of the device class."""
 
 CLAIMS: Final = "resourceclaims.resource.k8s.io"
 ANNOTATION: Final = "resource.kubernetes.io/extended-resource-claim"

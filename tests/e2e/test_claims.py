@@ -101,7 +101,7 @@ class Devices:
         return [result for allocation in claims if allocation for result in allocation["devices"]["results"]]
 
     def complaints(self) -> list[str]:
-        """What no run may bring about: refusals of kubelets and drivers, and devices or CPUs that are held twice."""
+        """Return forbidden events: rejections by kubelets and drivers, and devices or CPUs that are held twice."""
         exclusive = Counter((it["pool"], it["device"]) for it in self.results() if not it.get("shareID"))
         twice = [f"{device} is held {count} times" for device, count in exclusive.items() if count > 1]
         return [*self.kubelets.refusals, *twice, *self._cpus_twice()]
@@ -134,7 +134,7 @@ class Devices:
 
 
 def validation_errors(claim: JsonObject) -> list[str]:
-    """What the API server's validation says of a claim (resource/validation, 1.36)."""
+    """Return the errors of the API server's validation of a claim (resource/validation, 1.36)."""
     return [f"{claim['metadata']['name']}: {cause}" for cause in claim_causes(claim)]
 
 

@@ -37,7 +37,7 @@ def node_of(cluster: SandboxCluster) -> str:
 
 
 async def rebind(cluster: SandboxCluster) -> None:
-    """What the text proposes for a fragmented node, by the command that it names."""
+    """Run the rebind that the text proposes for a fragmented node, by the command that it names."""
     done = await ask(cluster, "rebind", "own", "--wait")
     assert done.exit_code == 0, done.output
 

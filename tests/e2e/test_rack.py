@@ -56,7 +56,7 @@ def could_be_placed(cluster: World) -> list[str]:
 
 
 def answered(cluster: World) -> bool:
-    """Has every pod a node, or a reason why it has none?"""
+    """Return true if every pod has a node or a reason why it waits."""
     return all(obj["spec"].get("nodeName") or reason(obj) for obj in cluster.server.store.list("pods"))
 
 

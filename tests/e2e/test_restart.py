@@ -43,7 +43,7 @@ def bound(cluster: World) -> set[str]:
 
 
 def full(cluster: World) -> bool:
-    """Are all pods placed? Exporters keep up meanwhile."""
+    """Return true if all pods are placed. Exporters publish meanwhile."""
     cluster.rack.publish()
     return not cluster.unbound()
 

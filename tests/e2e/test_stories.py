@@ -240,7 +240,7 @@ async def behind_kueue(cluster: World) -> None:
 
 
 STEPS: Final[Mapping[str, Callable[[World], Awaitable[None]]]] = {"kueue": behind_kueue}
-"""What happens after the objects of a story were created."""
+"""Steps after the objects of a story were created."""
 
 
 def kueue(seen: Seen) -> None:
@@ -350,5 +350,5 @@ def settings_of(story: str) -> Settings:
 
 
 def settled(cluster: World) -> bool:
-    """Do the simulated agents' topologies show every node?"""
+    """Return true if the topologies of the simulated agents show every node."""
     return len(cluster.server.store.list("noderesourcetopologies.topology.node.k8s.io")) == len(cluster.rack.nodes)

@@ -81,7 +81,7 @@ def configure(cluster: World, timeout: float) -> None:
 
 
 def node_of(cluster: World, name: str) -> str:
-    """Where a pod runs."""
+    """Return the node of a pod."""
     return str(cluster.server.store.get("pods", name, "default")["spec"].get("nodeName") or "")
 
 
@@ -92,7 +92,7 @@ def selected(cluster: World, number: int) -> str:
 
 
 def events(cluster: World, name: str) -> list[str]:
-    """What was said of a pod."""
+    """Return the events of a pod."""
     found = cluster.server.store.list("events.events.k8s.io")
     return [str(event.get("note")) for event in found if (event.get("regarding") or {}).get("name") == name]
 
@@ -229,7 +229,7 @@ async def test_a_new_scheduler_goes_on_where_the_last_one_ended(tmp_path: Path, 
 
 
 async def test_a_selected_node_without_room_is_given_up_in_time(tmp_path: Path) -> None:
-    """What an earlier process selected is full by now: the claim is provisioned elsewhere in the end."""
+    """The node that an earlier process selected is full: the claim is provisioned on another node in the end."""
     async with world(tmp_path, MACHINES) as cluster:
         configure(cluster, 1.0)
         store = cluster.server.store

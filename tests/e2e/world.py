@@ -96,7 +96,7 @@ class World:
 
     @property
     def kubeconfig(self) -> Path:
-        """How to reach the server."""
+        """Return the path of a kubeconfig for the server."""
         return self.folder / "kubeconfig"
 
     @property
@@ -114,7 +114,7 @@ class World:
         return [pod["metadata"]["name"] for pod in self.server.store.list("pods") if not pod["spec"].get("nodeName")]
 
     def binds(self) -> dict[str, int]:
-        """How often each pod was bound successfully."""
+        """Count the successful binds of each pod."""
         counts: dict[str, int] = {}
         for asked in self.server.requests:
             if asked.subresource == "binding" and asked.status == 201:
@@ -157,11 +157,11 @@ class World:
         return process
 
     def log_of(self, number: int) -> Path:
-        """What this scheduler has written, the first one being 0."""
+        """Return the log of this scheduler; the first one has number 0."""
         return self.folder / f"scheduler-{number}.log"
 
     def account(self) -> str:
-        """What there is to see of a run that has failed: which schedulers run, what they said last, and why pods wait by their status."""
+        """Describe a failed run: the running schedulers, their last log lines, and the status of waiting pods."""
         lines = []
         for number, process in enumerate(self.schedulers):
             ended = "runs" if process.returncode is None else f"has ended with {process.returncode}"
@@ -221,7 +221,7 @@ async def publishing(rack: Fleet, interval: float) -> AsyncIterator[None]:
 
 
 def kopf_watches(server: ApiServer) -> list[str]:
-    """What Kopf has begun to watch, in order, by all schedulers together."""
+    """Return the kinds that Kopf watches, in order, of all schedulers together."""
     return [asked.resource for asked in server.requests if asked.verb == "watch" and "kopf" in asked.user_agent.lower()]
 
 

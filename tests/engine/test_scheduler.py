@@ -101,7 +101,7 @@ async def test_a_class_that_fits_nowhere_is_tried_once_in_a_burst() -> None:
 
 
 async def test_a_burst_ends_when_it_has_taken_long() -> None:
-    """What each decision takes is added to the clock, so that events are taken in between them."""
+    """The duration of each decision advances the clock, so that events are handled in between."""
     world = make_world(make_node("node", cpu=64, memory=64))
     bursts: list[int] = []
     choose_some, schedule_some = world.engine.handle.selector.choose_some, world.engine.loop._schedule_some

@@ -41,7 +41,7 @@ def web(name: str, **constraints: object) -> Pod:
 
 
 async def placed(world: World, count: int, **constraints: object) -> Counter[str]:
-    """How many of so many replicas go to each node, one after the other."""
+    """Place the replicas one after the other and count them by node."""
     for number in range(count):
         world.waits(web(f"web-{number}", **constraints))
         await world.settle()

@@ -154,7 +154,7 @@ class FakeLease:
     held: bool = True
 
     def fresh(self) -> bool:
-        """Is it?"""
+        """Return true while the test holds the lease."""
         return self.held
 
 
@@ -202,11 +202,11 @@ class World:
         raise AssertionError("the queue never comes to rest")
 
     def nodes_of(self) -> dict[str, str]:
-        """Where the server has put the pods, by name."""
+        """Return the nodes of the pods in the server, by pod name."""
         return {pod.key.name: pod.node for pod in self.server.pods.values()}
 
     def ledgers(self) -> dict[str, dict[str, object]]:
-        """What every node's ledger holds."""
+        """Return the content of every node's ledger."""
         return {name: dict(record.ledger.holdings) for name, record in self.engine.cache.nodes.items()}
 
 

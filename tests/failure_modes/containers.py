@@ -38,7 +38,7 @@ def container_sizes(root: object) -> dict[str, int]:
 
 
 def most(before: int) -> int:
-    """How large a container may be that was so large: what is swept only now and then varies."""
+    """Return the largest permitted size of a container with this earlier size. Rarely swept containers vary."""
     return 2 * before + 128
 
 

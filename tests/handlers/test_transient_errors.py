@@ -13,7 +13,7 @@ from koord_numa.handlers.embedding import is_transient
 
 
 def caused_by(error: Exception) -> RuntimeError:
-    """What a watcher of Kopf raises when the task of one of its objects fails."""
+    """Return the exception that a watcher of Kopf raises when the task of an object fails."""
     failure = RuntimeError("Event processing has failed with an unrecoverable error.")
     failure.__cause__ = error
     return failure

@@ -87,7 +87,7 @@ class NodeLife:
         return self.cache.nodes[self.description.name].candidate()
 
     def ask(self, spec: JsonObject) -> Placement | Rejection:
-        """What a scheduling cycle answers for a new pod."""
+        """Return the answer of a scheduling cycle for a new pod."""
         pod = parse_pod(self.pod("question", spec))
         seen = self.seen()
         assert seen is not None

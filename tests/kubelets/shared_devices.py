@@ -47,7 +47,7 @@ class SharedLife(NodeLife):
                     row["available"] = str(int(row["allocatable"]) - self._used(self.agent._state, row["name"], numa))
 
     def in_use(self) -> list[tuple[int, int]]:
-        """How many CPUs and GPUs an exporter would show in use now, by NUMA node."""
+        """Count the CPUs and GPUs that an exporter would show in use, by NUMA node."""
         return self.in_use_of(self.agent._state)
 
     def in_use_of(self, state: KubeletState) -> list[tuple[int, int]]:

@@ -107,7 +107,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def actions(most: int = 90) -> st.SearchStrategy[list[Action]]:
-    """What happens, and a number that says which pod or for how long."""
+    """Actions with a number that selects a pod or a duration."""
     return st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 7)), min_size=most // 3, max_size=most)
 
 

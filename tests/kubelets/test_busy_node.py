@@ -31,7 +31,7 @@ ACTIONS: Final = {
     "restart": 1,
     "lie": 1,
 }
-"""What happens how often."""
+"""Weights of the actions."""
 
 
 def busy_nodes() -> list[NodeDescription]:

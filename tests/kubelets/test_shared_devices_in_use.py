@@ -44,7 +44,7 @@ def gpus(count: int) -> Spec:
 
 
 def admits(life: SharedLife, spec: Spec) -> bool:
-    """Would the kubelet take it?"""
+    """Return true if the kubelet would admit the pod."""
     request = parse_pod(life.pod("question", spec)).request
     return isinstance(admit_pod(life.agent._state, "question", request), Admitted)
 

@@ -59,7 +59,7 @@ class Tree:
         return address
 
     def driver(self, address: str, uuid: str, minor: int, model: str = "NVIDIA H100 80GB HBM3") -> None:
-        """What the NVIDIA driver says of a GPU."""
+        """Return the NVIDIA driver's data of a GPU."""
         lines = (f"Model: \t\t {model}", "IRQ:   \t\t 88", f"GPU UUID: \t {uuid}", f"Device Minor: \t {minor}")
         self.put(self.proc / "driver" / "nvidia" / "gpus" / address / "information", "\n".join(lines))
 

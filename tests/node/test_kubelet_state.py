@@ -263,7 +263,7 @@ FLAGS: Final = kubelet_options({"kind": "KubeletConfiguration", "topologyManager
 
 
 def test_evidence_overrides_the_configuration() -> None:
-    """What the configuration leaves out is then not known: it may stand in a flag as well."""
+    """A value that the configuration leaves out is unknown: a flag may contain it."""
     evidence = evidence_of(None, RESOURCES)
     assert evidence.cpus == "container app of pod default/pod-a has exclusive CPUs 1-2"
     found = with_evidence(FLAGS, evidence)

@@ -38,7 +38,7 @@ def accept(server: ApiServer, obj: dict[str, Any]) -> None:
 
 
 def printed(sysfs: Path, *options: str) -> dict[str, Any]:
-    """What the command prints for a tree."""
+    """Return the command's output for a tree."""
     result = CliRunner().invoke(main, ["node-agent", "--sysfs", str(sysfs), "--print", "--node-name", "n0", *options])
     assert result.exit_code == 0, result.output
     loaded: dict[str, Any] = yaml.load(result.stdout, Loader=LOADER)  # noqa: S506 - either of the two is safe

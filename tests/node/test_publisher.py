@@ -33,7 +33,7 @@ async def test_a_kubelet_owned_node(tmp_path: Path) -> None:
 
 
 async def test_the_same_as_an_exporter(tmp_path: Path) -> None:
-    """What the sandbox's exporter says of a kubelet's state, the agent says too: zone for zone, attribute for attribute."""
+    """Agent and exporter of the sandbox publish the same of a kubelet's state: zone for zone, attribute for attribute."""
     async with world(tmp_path, STATIC) as around, around.agent() as agent:
         for name, limits in {"a": GUARANTEED, "b": {"cpu": "8", "memory": "2Gi"}, "c": {"cpu": "1500m"}}.items():
             bind(around.server.store, create(around.server.store, name, limits), NODE)

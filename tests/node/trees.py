@@ -67,7 +67,7 @@ def unpack(archive: Path, folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Described:
-    """What a description says of a machine, in the order in which the agent publishes it."""
+    """Description of a machine, in the order in which the agent publishes it."""
 
     cpus: list[tuple[int, int, int, int]]  # id, core, socket, NUMA node
     numa: list[int]

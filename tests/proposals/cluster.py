@@ -177,7 +177,7 @@ class Cluster:
         self.world.engine.handlers.bound_pods.observe("ADDED", bound)
 
     def node_of(self, name: str) -> str:
-        """Where a pod is; empty while it waits."""
+        """Return the node of a pod; empty while it waits."""
         return self.bound[name].node if name in self.bound else ""
 
     def cpus(self, name: str) -> str:
@@ -196,7 +196,7 @@ class Cluster:
         return found
 
     def answer(self, obj: Json, node: str) -> ScoredPlacement:
-        """What a pod would get on a node, and how good that is."""
+        """Return the placement of a pod on a node, and its score."""
         found = self.world.engine.dry_run(parse_pod(obj))
         assert found is not None
         answer = found.nodes[node]
@@ -214,11 +214,11 @@ class Cluster:
         return parts[part]
 
     def explain(self, name: str) -> str:
-        """What people are told about a waiting pod."""
+        """Return the explanation of a waiting pod."""
         return self.world.engine.explain(f"uid-{name}")
 
     def rejection(self, name: str, node: str) -> Rejection:
-        """Why a node does not take a waiting pod."""
+        """Return the rejection of a waiting pod by a node."""
         found = self.world.engine.dry_run(self.world.server.pods[f"uid-{name}"])
         assert found is not None
         answer = found.nodes[node]

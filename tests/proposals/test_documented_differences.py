@@ -99,7 +99,7 @@ async def test_the_field_of_the_pod_spec_was_never_made() -> None:
 
 
 async def test_container_level_single_numa_aligns_the_whole_pod() -> None:
-    """Where the scheduler owns the CPUs: 5 + 5 CPUs of two containers do not fit a NUMA node of 8."""
+    """The scheduler owns the CPUs: 5 + 5 CPUs of two containers do not fit a NUMA node of 8."""
     there = cluster(node("n", 16), koordlet_nrt("n", policies=["SingleNUMANodeContainerLevel"]))
     await there.create(
         pod("a", guaranteed("5"), guaranteed("5"), qos="LSR"), pod("b", guaranteed("4"), guaranteed("4"), qos="LSR")

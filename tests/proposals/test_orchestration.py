@@ -67,7 +67,7 @@ async def test_the_label_none_overrides_the_kubelets_option() -> None:
 
 @pytest.mark.parametrize("label", ["None", ""])
 async def test_the_label_none_overrides_topology_policies(label: str) -> None:
-    """Where the kubelet itself pins neither CPUs nor memory: its own strict policy would refuse the pod whatever the label says."""
+    """The kubelet pins neither CPUs nor memory here. Otherwise its own strict policy would reject the pod, whatever the label says."""
     labels = {"node.koordinator.sh/numa-topology-alignment-policy": label}
     lenient = {"kubelet.koordinator.sh/cpu-manager-policy": {"policy": "none"}}
     nrt = koordlet_nrt("n", policies=["SingleNUMANodePodLevel"], annotations=lenient)
@@ -136,7 +136,7 @@ async def test_nodes_without_nrt() -> None:
 
 
 async def test_uncertain_amounts_are_not_written() -> None:
-    """Where a kubelet may take CPUs from either NUMA node, no amounts are written, rather than twice the request."""
+    """If a kubelet may take CPUs from either NUMA node, no amounts are written, instead of twice the request."""
     zones = [zone(numa, {"cpu": "6", "memory": "20Gi"}, cpu="8", memory="32Gi") for numa in (0, 1)]
     there = cluster(node("n", 16), kubelet_nrt("n", zones, "best-effort"))
     await there.create(pod("a", guaranteed("4")))

@@ -164,7 +164,7 @@ async def test_a_foreign_pod_on_planned_cpus_ends_the_rebind(tmp_path: Path) -> 
 
 
 async def test_a_watch_that_lags_keeps_the_node_locked(tmp_path: Path) -> None:
-    """What the ledger does not show yet, no pod may be placed by."""
+    """No pod is placed with CPUs that the ledger does not show yet."""
     async with fragmented(tmp_path) as world, world.scheduler() as runtime:
         await until(lambda: runtime.scheduler.ready)
         lag = world.server.faults.add(Fault(effect=Effect.SILENT_WATCH, resource="pods"))

@@ -46,7 +46,7 @@ def seen(world: World) -> NodeLayout:
 
 
 def planned(world: World) -> dict[str, str]:
-    """Who would move, and where to."""
+    """Return the planned moves with their targets."""
     plan: RebindPlan = plan_rebind(seen(world))
     return {move.pod.name: str(move.after) for move in plan.moves}
 

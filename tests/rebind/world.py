@@ -87,12 +87,12 @@ class World:
         )
 
     def status(self, name: str = "tidy") -> JsonObject:
-        """What the RebindResource says."""
+        """Return the status of the RebindResource."""
         found: JsonObject = self.server.store.get(RESOURCE, name).get("status") or {}
         return found
 
     def phase(self, name: str = "tidy") -> str:
-        """How far it has come."""
+        """Return the phase of the RebindResource."""
         return str(self.status(name).get("phase", ""))
 
     async def ended(self, name: str = "tidy") -> JsonObject:
@@ -101,7 +101,7 @@ class World:
         return self.status(name)
 
     def assigned(self) -> dict[str, str]:
-        """Where every pod with CPUs of its own is, by its annotation."""
+        """Return the CPUs of every pod with exclusive CPUs, from its annotation."""
         return {
             found["metadata"]["name"]: orjson.loads(text).get("cpuset", "")
             for found in self.server.store.list("pods")
@@ -109,7 +109,7 @@ class World:
         }
 
     def complaints(self) -> list[str]:
-        """What must never happen: wrong placements, CPUs held twice at any moment, pods that were changed otherwise."""
+        """Return violations: wrong placements, CPUs held twice at any moment, pods that were changed otherwise."""
         lost = [
             found["metadata"]["name"]
             for found in self.server.store.list("pods", fields=f"spec.nodeName={NODE}")
@@ -119,7 +119,7 @@ class World:
         return [*map(str, self.rack.refusals), *map(str, self.rack.double_holds()), *lost]
 
     def ledger_is_true(self, runtime: Runtime) -> bool:
-        """Does the scheduler's ledger of the node say what the annotations say?"""
+        """Return true if the scheduler's ledger of the node agrees with the annotations."""
         bound = [parse_pod(found) for found in self.server.store.list("pods", fields=f"spec.nodeName={NODE}")]
         return runtime.scheduler.cache.nodes[NODE].ledger == Ledger.of(map(holding_of, bound))
 

@@ -64,6 +64,6 @@ async def browser_page(width: int = 1280, scheme: str = "light", *, offline: boo
 
 
 async def violations(page: Page) -> list[str]:
-    """What axe-core finds on the page as it is, a line each."""
+    """Return the violations that axe-core finds on the page, a line each."""
     found = (await Axe().run(page, options=RULES)).response["violations"]
     return [f"{one['id']}: {node['html'][:120]}" for one in found for node in one["nodes"]]

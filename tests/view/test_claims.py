@@ -48,7 +48,7 @@ def claim(name: str, allocation: Json | None = None) -> Json:
 
 
 def allocation(gpu: str, cpuset: str) -> Json:
-    """What such a claim got."""
+    """Return the allocation of such a claim."""
     parameters = {"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": cpuset}}
     pool = {"pool": "own"}
     return {

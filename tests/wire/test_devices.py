@@ -317,7 +317,7 @@ def test_held_devices(text: str, expected: tuple[DeviceGrant, ...]) -> None:
     ["[", "[]", '{"gpu":{}}', '{"gpu":[{"minor":-1}]}', '{"gpu":[{"minor":"0"}]}', json.dumps({"gpu": [{}] * 257})],
 )
 def test_malformed_held_devices(text: str) -> None:
-    """What a pod holds is then not known."""
+    """The holdings of such a pod are unknown."""
     with pytest.raises(WireError):
         device_grants(text, FieldPath(""))
     raw = pod(device_allocated=text)

@@ -29,7 +29,7 @@ class Machines:
         }
 
     def topology(self, _: str) -> JsonObject:
-        """What is published about one of them."""
+        """Return the published topology of a machine."""
         values = self._values
         return {
             "apiVersion": "topology.node.k8s.io/v1alpha2",

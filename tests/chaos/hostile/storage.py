@@ -54,7 +54,7 @@ class Storage:
         }
 
     def csi_node(self, _: str) -> JsonObject:
-        """How many volumes a node takes."""
+        """Return a CSINode with a limit of volumes."""
         values = self._values
         drivers = [
             {"name": f"driver-{number}", "nodeID": "n", "allocatable": {"count": values.one(0, 1, 2**31 - 1)}}
@@ -64,12 +64,12 @@ class Storage:
         return {"apiVersion": STORAGE, "kind": "CSINode", "metadata": metadata, "spec": {"drivers": drivers}}
 
     def driver(self, _: str) -> JsonObject:
-        """Whether capacity counts."""
+        """Return a CSIDriver with or without capacity tracking."""
         metadata, spec = self._values.metadata("example.com"), {"storageCapacity": self._values.likely(0.5)}
         return {"apiVersion": STORAGE, "kind": "CSIDriver", "metadata": metadata, "spec": spec}
 
     def capacity(self, name: str) -> JsonObject:
-        """How much is left where."""
+        """Return a CSIStorageCapacity."""
         values = self._values
         return {
             "apiVersion": STORAGE,

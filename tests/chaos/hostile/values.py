@@ -97,7 +97,7 @@ class Values:
         return value
 
     def text(self) -> str:
-        """What an annotation says."""
+        """Return the text of an annotation."""
         depth = self.one(1, 10, 300, 5000)
         makers = [
             self._brackets, self._long, self._status, self._policies, self._cpu_topology, self._allocations, self._grants,

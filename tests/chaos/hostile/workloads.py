@@ -84,7 +84,7 @@ class Workloads:
         return {"apiVersion": "v1", "kind": "Service", "metadata": self._named(), "spec": spec}
 
     def replication_controller(self, _: str) -> JsonObject:
-        """What Services' selectors look like, in a controller of pods."""
+        """Return a ReplicationController. Its selector has the form of a Service selector."""
         selector = self._some_labels() | {"app": "a"}
         return self._controller("v1", "ReplicationController", selector, selector)
 

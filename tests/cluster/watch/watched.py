@@ -17,7 +17,7 @@ QUICK = InformerTimeouts(silence=0.5, watch=60.0, absent=0.02, backoff=BackoffSe
 
 
 def seen(raw: Mapping[str, Any]) -> tuple[str, str]:
-    """What the tests' informers keep of an object: its name, and a field that changes."""
+    """The fields of an object that the tests' informers keep: its name, and a field that changes."""
     return raw["metadata"]["name"], (raw["metadata"].get("labels") or {}).get("v", "")
 
 

@@ -92,7 +92,7 @@ async def test_nothing_is_taken_back_without_leave(
 
 
 class FakeLeadership:
-    """Whether the writer may still write: at first yes. Before it does, a newer cycle reserves the same claim."""
+    """Fake leadership that permits writes at first. A newer cycle then reserves the same claim."""
 
     def __init__(self, writer: ApiClaimWriter, claim: ResourceClaim) -> None:
         self.asked = 0

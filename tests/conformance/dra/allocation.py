@@ -52,7 +52,7 @@ def load(case: Case) -> Question:
 
 
 def _lists(case: Case) -> bool:
-    """Whether the case has the gate of list attributes on: the default gates have it off."""
+    """Return true if the case enables the gate of list attributes, which is off by default."""
     return bool((case.get("features") or {}).get("DRAListTypeAttributes"))
 
 
@@ -157,7 +157,7 @@ def _term(term: Mapping[str, Any]) -> object:
 
 def _foreign(case: Case, ours: Allocated | NotAllocated) -> bool:
     """
-    Is a pool blamed that the request cannot draw from: of a driver that its class rules out, or published for other nodes throughout?
+    Return true if upstream names a pool that the request cannot use: its class excludes the driver, or all its slices are for other nodes.
 
     Where no other request can draw from it either, ours must be the answer that is given when the cluster has no such pool.
     """
@@ -196,7 +196,7 @@ def _classes_asked_for(case: Case, name: str) -> list[dict[str, Any]]:
 
 
 def _rules_out(device_class: Mapping[str, Any], driver: str) -> bool:
-    """Is the first selector, which looks at nothing but the driver's name, false for every device of the driver?"""
+    """Return true if the first selector reads only the driver's name and is false for every device of the driver."""
     first = next(iter(device_class["spec"].get("selectors") or ()), None)
     expression = "true" if first is None else first["cel"]["expression"]
     looks_further = re.search(r"device\.(?!driver\b)", expression)
@@ -205,7 +205,7 @@ def _rules_out(device_class: Mapping[str, Any], driver: str) -> bool:
 
 def _unreadable(case: Case, ours: Allocated | NotAllocated) -> bool:
     """
-    Whether an attribute that upstream cannot read fails every expression on its device, also those that do not read it.
+    Return true if an attribute that upstream cannot read fails every expression on its device.
 
     Lists are such attributes while their gate is off. Ours must be the answer without the attributes, or the error of reading one.
     """
@@ -225,7 +225,8 @@ def _unreadable(case: Case, ours: Allocated | NotAllocated) -> bool:
 
 def _capacity_names(case: Case, _ours: Allocated | NotAllocated) -> bool:
     """
-    Whether a request names a capacity with, and a device without the driver's domain, or the reverse; Kubernetes 1.36 takes no such device.
+    Return true if request and device name a capacity differently, with and without the driver's domain. Kubernetes 1.36 rejects such
+    devices.
 
     The recorded answer must be ours where the capacities of these devices have names that no request knows.
     """
@@ -261,7 +262,7 @@ def _is_version(text: str) -> bool:
 
 
 def _lists_are_read(case: Case) -> bool:
-    """Whether a constraint or an expression of the case names an attribute that is a list."""
+    """Return true if a constraint or an expression of the case names an attribute that is a list."""
     names = {
         name.rpartition("/")[2]
         for each in case["slices"]

@@ -46,10 +46,7 @@ def agrees(case: Case, ours: str | bool) -> str | None:
 
 
 def _unreadable(case: Case, ours: str | bool) -> bool:
-    """
-    Whether upstream fails for an attribute, of a type that is off or malformed, that the expression need not read; or for a loop over an
-    attribute, which can be a list.
-    """
+    """Return true if upstream fails for an attribute that the expression need not read, or for a loop over an attribute."""
     if "expression of type 'any' cannot be range of a comprehension" in case.get("compileError", ""):
         return ours != "compileError"
     return bool(re.search("unsupported attribute value|parse semantic version", case.get("runtimeError", ""))) and (

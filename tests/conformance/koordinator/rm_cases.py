@@ -108,7 +108,7 @@ def load(case: Case) -> Question:
 
 
 def answer(question: Question) -> Answer:
-    """What we decide."""
+    """Return the decision of this package."""
     numa_free, rules = question.numa_free, question.rules
     room = offers(
         rules,

@@ -84,7 +84,7 @@ def _compares(case: Case, _ours: Answer) -> bool:
 
 def _keeps_room(case: Case, _ours: Answer) -> bool:
     """
-    Whether upstream skips inter-pod affinity because the pod has no terms and no placed pod has a term for it, nominated pods left out.
+    Return true if upstream skips inter-pod affinity: the pod has no terms and no placed pod has a term for it. Nominated pods do not count.
 
     Ours must be right without the anti-affinity of nominated pods.
     """

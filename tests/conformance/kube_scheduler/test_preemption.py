@@ -25,7 +25,7 @@ BUDGETS: Final = "LikeKubeScheduler"
 
 @dataclass(frozen=True, order=True)
 class Cost:
-    """What a choice costs, the worst first."""
+    """Cost of a choice, most significant number first."""
 
     violations: int
     highest: int
@@ -33,7 +33,7 @@ class Cost:
 
 
 def planned(case: Case) -> tuple[PreemptionCandidate | None, int]:
-    """What preemption would do for the pod of a case, and the pod's priority."""
+    """Return the planned preemption for the pod of a case, and the pod's priority."""
     cluster = load(case, settings=f"preemption: {{budgets: {BUDGETS}, candidateNodes: 10000}}")
     engine, pod = cluster.world.engine, cluster.pod
     request_class = engine.handle.classes.of(pod)
@@ -46,7 +46,7 @@ def planned(case: Case) -> tuple[PreemptionCandidate | None, int]:
 
 
 def cost_of_theirs(case: Case) -> Cost | None:
-    """What kube-scheduler's choice costs, ``None`` when it evicts no pod."""
+    """Return the cost of kube-scheduler's choice, ``None`` without an eviction."""
     told = case["out"]["preempt"]
     chosen = (told.get("candidates") or {}).get(told.get("chosen") or "")
     if chosen is None:
@@ -58,7 +58,7 @@ def cost_of_theirs(case: Case) -> Cost | None:
 
 
 def cost_of_ours(found: PreemptionCandidate) -> Cost:
-    """What our choice costs."""
+    """Return the cost of the choice of this package."""
     highest = max((victim.request.priority for victim in found.victims), default=LOWEST)
     return Cost(found.violations, highest, len(found.victims))
 
@@ -71,7 +71,7 @@ def _priorities(given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def difference(case: Case) -> str | None:
-    """How our choice is worse, if it is."""
+    """Describe in what respect the choice of this package is worse."""
     found, priority = planned(case)
     theirs = cost_of_theirs(case)
     if found is None:

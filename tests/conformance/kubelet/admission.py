@@ -153,7 +153,7 @@ def _written(one: ContainerGrant) -> dict[str, Any]:
 
 
 def exported(node: KubeletNode, state: KubeletState, capacity: Mapping[int, int]) -> tuple[Zone, ...]:
-    """What an ideal exporter publishes of this state. ``capacity`` is all memory per NUMA node, in bytes."""
+    """Return the topology that an ideal exporter publishes of this state. ``capacity`` is all memory per NUMA node, in bytes."""
     return tuple(_zone(node, state, numa, capacity.get(numa, 0)) for numa in node.machine.numa_ids)
 
 

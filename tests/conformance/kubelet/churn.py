@@ -77,7 +77,7 @@ def judge(case: Case, restart: int | None = None) -> Tally:
 
 
 def offered_at(case: Case, index: int) -> object:
-    """What the scheduler knows of the node when it is asked the question of this event."""
+    """Return the scheduler's knowledge of the node at the question of this event."""
     replay = Replay(case)
     replay.run(index)
     return replay.offered(index)
@@ -271,7 +271,7 @@ class Replay:
         self._observe("MODIFIED", parse_pod(obj))
 
     def offered(self, index: int) -> object:
-        """What the node offers before the event of this index."""
+        """Return the free resources of the node before the event of this index."""
         self.now = float(self.case["events"][index]["t"])
         return self._candidate().offer
 

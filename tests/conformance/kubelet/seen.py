@@ -64,7 +64,7 @@ def exact_view(node: str, state: KubeletState) -> KubeletView:
 
 
 def with_full_configuration(seen: _Seen) -> KubeletView:
-    """What our own replay of the known pods says; refused pods are known, too, since they failed in public."""
+    """Return the answer of a replay of the known pods. Rejected pods are known, too, because their failure is public."""
     return exact_view("n", seen.state)
 
 

@@ -24,7 +24,7 @@ Answers = list[Mapping[str, Any]]
 
 
 def replay(sequence: Sequence) -> Answers:
-    """What the exact model answers at every step, and the zones that an exporter would show after it."""
+    """Return the answers of the exact model at each step, and the zones that an exporter would publish after it."""
     return list(_answers(sequence))
 
 

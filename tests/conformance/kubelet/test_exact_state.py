@@ -92,7 +92,7 @@ class ExactReplay(Replay):
 
 
 def container_state(held: Mapping[str, Any]) -> ContainerState:
-    """What a container holds, from the recorded form."""
+    """Return the allocation of a container from its recorded form."""
     memory = held.get("memory") or []
     blocks = memory if isinstance(memory, list) else [memory]
     return ContainerState(

@@ -57,7 +57,7 @@ class Recorded:
 
     @cached_property
     def shown(self) -> dict[int, int]:
-        """When the scheduler was shown each verdict, end and scan."""
+        """Moments at which the scheduler learned of each verdict, end and scan."""
         found: dict[int, int] = {}
         unseen: dict[str, int] = {}
         scans: dict[int, int] = {}
@@ -78,17 +78,17 @@ class Recorded:
 
     @cached_property
     def begins(self) -> dict[str, int]:
-        """When each pod reached the kubelet."""
+        """Moments at which the pods reached the kubelet."""
         return {event["uid"]: index for index, event in enumerate(self.events) if event["ev"] == "pod"}
 
     @cached_property
     def ends(self) -> dict[str, int]:
-        """When each pod ended in truth."""
+        """True moments at which the pods ended."""
         return {event["uid"]: index for index, event in enumerate(self.events) if event["ev"] == "end"}
 
     @cached_property
     def zones(self) -> tuple[dict[str, int | None], ...]:
-        """What each zone lists as allocatable."""
+        """Allocatable amounts of each zone."""
         first = next(event["nrt"] for event in self.events if event["ev"] == "scan")
         return tuple(
             {row["name"]: supply(row["name"], row["allocatable"]) for row in zone["resources"]}
@@ -122,7 +122,7 @@ class Recorded:
         )
 
     def speaks_of(self, state: KubeletState, grant: Grant) -> bool:
-        """Does a fingerprint count a pod that holds this?"""
+        """Return true if a fingerprint counts a pod with this allocation."""
         return self.method == "all" or is_listed(state, grant)
 
     @cached_property
@@ -194,7 +194,10 @@ class World:
         return state, True
 
     def differences(self, state: KubeletState, nrt: Mapping[str, Any]) -> int:
-        """How many CPUs and devices the exporter would have published otherwise in this state, by NUMA node, and amounts of memory."""
+        """
+        Count the CPUs and devices, by NUMA node, and the amounts of memory that the exporter would have published differently in this
+        state.
+        """
         free = available(self.recorded, state, self.last_named or self.recorded.last_named)
         return sum(
             min(abs(free[place].get(name, 0) - amount), 1 if is_memory(name) else MOST_APART)
@@ -220,14 +223,14 @@ class Played:
     wrong: list[tuple[int, int]] = field(default_factory=list)
 
     def agrees_until(self, index: int) -> bool:
-        """Does the world agree with everything that was shown before this event?"""
+        """Return true if the world agrees with all observations before this event."""
         return all(shown >= index for _, shown in self.wrong)
 
 
 def agrees(
     recorded: Recorded, state: KubeletState, nrt: Mapping[str, Any], last_named: Mapping[str, int] | None = None
 ) -> bool:
-    """Would the exporter have published this scan in this state?"""
+    """Return true if the exporter would have published this scan in this state."""
     if "zones" in nrt:
         return True
     free = available(recorded, state, last_named or recorded.last_named)
@@ -241,7 +244,7 @@ def agrees(
 
 
 def is_listed(state: KubeletState, grant: Grant) -> bool:
-    """Has a running container CPUs of its own, memory with a NUMA node, or devices with one?"""
+    """Return true if a running container has exclusive CPUs, or memory or devices with a NUMA node."""
     near = {device.id: device.near for pool in state.node.devices.values() for device in pool.devices}
     return any(
         one.cpus or one.memory or any(near[device] for ids in one.devices.values() for device in ids)
@@ -254,7 +257,7 @@ def _running(grants: Iterable[Grant]) -> list[ContainerGrant]:
 
 
 def available(recorded: Recorded, state: KubeletState, last_named: Mapping[str, int]) -> list[dict[str, int]]:
-    """What the exporter shows per zone, in base units: whole CPUs, bytes, pieces."""
+    """Return the available amounts per zone that the exporter publishes, in base units: whole CPUs, bytes, pieces."""
     node, numas = state.node, list(state.node.machine.numa_ids)
     free = [
         {name: (amount or 0) // (1000 if name == "cpu" else 1) for name, amount in zone.items()}

@@ -89,7 +89,7 @@ def pod(
 
 
 def held(name: str, cpus: str = "", numa: Mapping[int, ResourceList] | None = None, **amounts: int) -> Holding:
-    """What a pod holds: own CPUs, amounts per NUMA node, and amounts of the whole node (by default their sum)."""
+    """Return a pod's holdings: exclusive CPUs, amounts per NUMA node, and amounts of the whole node (by default their sum)."""
     given = CpuSet.parse(cpus)
     by_numa = {} if numa is None else dict(numa)
     whole: dict[str, int] = {"cpu": 1000 * len(given)} if cpus else {}

@@ -110,7 +110,7 @@ def filled(where: Inventory, requests: list[PodRequest], given_options: Allocate
 
 
 def fits_node(request: PodRequest, where: Inventory, ledger: Ledger) -> bool:
-    """What the plain predicate on resources checks besides."""
+    """Check the other conditions of the plain predicate on resources."""
     wanted = holding_of(Pod(PodKey("", "", ""), request)).amounts
     return all(ledger.amounts.get(name, 0) + wanted.get(name, 0) <= there for name, there in where.allocatable.items())
 

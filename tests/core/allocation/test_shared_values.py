@@ -16,7 +16,7 @@ POD = Pod(PodKey("ns", "pod", "uid"), REQUEST)
 
 
 def test_equal_shares_are_one_value() -> None:
-    """What is placed on another node, or without an amount that it does not publish, is right all the same."""
+    """Shares are also right on another node, and without an amount that the node does not publish."""
     demand = demand_of(REQUEST, DEFAULTS)
     assert not isinstance(demand, Rejection)
 

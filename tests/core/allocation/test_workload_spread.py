@@ -68,7 +68,7 @@ def test_prefill_and_decode_over_two_roots(scope: NumaSpreadScope, required: boo
 
 
 def test_without_the_annotation_they_share_a_root() -> None:
-    """What the annotation changes: the emptiest NUMA node is filled first, whatever workload is there."""
+    """Without the annotation, the emptiest NUMA node is filled first, whatever workload runs there."""
     prefill, decode = (replace(worker(app), numa_spread=None) for app in ("prefill", "decode"))
     found = run(node("2x1x16x2", gpus=4), [prefill, decode, prefill])
     assert [placed.mask for placed in found if isinstance(placed, Placement)] == [1, 2, 1]

@@ -21,7 +21,7 @@ STRICT = CpuPolicies(CpuRequest(0, CpuBindPolicy.FULL_PCPUS), required=True)
 
 
 def cpu_slice(ids: str, layout: str, **more: Any) -> ResourceSlice:
-    """What the driver publishes of a machine."""
+    """Return the slice that the CPU driver publishes of a machine."""
     texts = {"dra.cpu/cpuIDs": ids, "dra.cpu/smtLayout": layout}
     attributes = {"dra.cpu/numCPUs": len(CpuSet.parse(ids or "0-7"))} | {
         key: text for key, text in texts.items() if text

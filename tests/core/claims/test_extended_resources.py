@@ -53,7 +53,7 @@ def test_only_extended_resources_may_be_served_by_a_class() -> None:
 
 
 def refused(asked: int, there: int) -> Rejection:
-    """What a node says that advertises so many GPUs, one of which is in use."""
+    """Return the rejection of a node that advertises this number of GPUs, one of which is in use."""
     found = fits_resources({GPU: asked}, {GPU: there} if there else {}, {GPU: min(1, there)}, 0)
     assert isinstance(found, Rejection)
     return found

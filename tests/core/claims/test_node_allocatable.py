@@ -26,7 +26,7 @@ CONTAINERS = (
 
 
 def amounts(resources: Any, *results: Sequence[tuple[str, int]], shared: bool = True) -> ClaimAmounts | None:
-    """What a claim takes that has a device of the driver ``d`` for each result."""
+    """Return the amounts of a claim that has a device of the driver ``d`` for each result."""
     made = published("d", [device("x") | {"nodeAllocatableResources": resources}])
     devices = {it.id: it for it in made.devices}
     found = [DeviceResult("r", DeviceId("d", made.pool.name, "x"), consumed=tuple(it)) for it in results]

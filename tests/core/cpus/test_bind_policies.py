@@ -156,7 +156,7 @@ def test_picks_are_free_exact_and_shaped(data: st.DataObject) -> None:
 
 
 def _can_be_served(node: CpuTopology, free: CpuSet, wish: CpuPolicies) -> bool:
-    """Brute force: is there any set of free CPUs that the pod would accept?"""
+    """Return true if brute force finds a set of free CPUs that the pod accepts."""
     return any(
         not wish.required or has_shape(wish.request.bind, node, CpuSet.of(cpus))
         for cpus in combinations(free, wish.request.count)

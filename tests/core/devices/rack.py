@@ -73,7 +73,9 @@ def machine(gpus: str = EIGHT, nics: str = "0a 0b 1c 1d", fpgas: str = "", **fie
 
 
 def held(use: str) -> DeviceGrants:
-    """What a pod holds: ``gpu0`` (all of it), ``gpu1:50`` (percent), ``rdma0:1``, ``rdma0:1@0000:00:00.1`` (with a virtual function)."""
+    """
+    Parse a pod's holdings: ``gpu0`` (all of it), ``gpu1:50`` (percent), ``rdma0:1``, ``rdma0:1@0000:00:00.1`` (with a virtual function).
+    """
     return tuple(_grant(word) for word in use.split())
 
 
@@ -110,7 +112,7 @@ def request(amounts: Mapping[str, int], spec: DeviceSpec | None = None) -> PodRe
 def choose(
     pod: PodRequest, there: DeviceInventory, *pods: str, numa: int = 0, labels: Mapping[str, str] | None = None
 ) -> str:
-    """What the pod gets on the machine beside these pods: ``gpu0 gpu1 rdma0``, or Koordinator's message."""
+    """Return the pod's devices on the machine beside these pods, ``gpu0 gpu1 rdma0``, or Koordinator's message."""
     hints = provider(pod, there, *pods, labels=labels)
     found = hints.at(numa)
     if isinstance(found, Shortage):

@@ -230,7 +230,7 @@ def test_topology_scopes_of_nics(scope: TopologyScope, pods: tuple[str, ...], ex
 
 
 def test_a_scope_needs_the_topology_of_every_gpu() -> None:
-    """Where one GPU has no topology there is no tree."""
+    """A GPU without topology leaves the machine without a tree."""
     pod = request({"gpu": 100}, hinted("gpu", scope=PCIE))
     assert choose(pod, inventory("0a ?")) == "node(s) missing GPU Device Topology Tree"
 
@@ -560,7 +560,7 @@ TWO_AND_TWO = "needs 2 gpu and 2 rdma on the same PCIe switches; the best switch
 def test_shortages_have_numbers(
     spec: DeviceSpec, amounts: dict[str, int], pods: tuple[str, ...], message: str, detail: str, *, resolvable: bool
 ) -> None:
-    """What is needed, what the best part of the machine has, and whether fewer pods could help."""
+    """The rejection names the required number, the largest number on one part of the machine, and whether evictions could help."""
     found = provider(request(amounts, spec), inventory(), *pods).at(0)
     assert isinstance(found, Shortage)
     assert (found.message, found.detail, found.resolvable) == (message, detail, resolvable)

@@ -158,7 +158,7 @@ class BruteForce:
         self.there, self.ledger, self.demand, self.numa = there, ledger, demand, numa
 
     def possible(self) -> bool:
-        """Whether any choice of devices follows every rule."""
+        """Return true if a choice of devices follows every rule."""
         kinds = [each.type for each in self.demand.types]
         choices: list[dict[str, tuple[NodeDevice, ...]]] = [{}]
         for kind in kinds:

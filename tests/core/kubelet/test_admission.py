@@ -266,7 +266,7 @@ def test_devices_near_two_numa_nodes_promise_the_least() -> None:
 @given(nodes(), st.lists(pods(), max_size=5), pods())
 def test_no_yes_that_the_kubelet_refuses(real: KubeletNode, arriving: list[PodRequest], one: PodRequest) -> None:
     """
-    Whatever came before, and whatever options are not published.
+    The law holds after any history and with any unpublished options.
 
     Bound memory counts under single-numa-node only: elsewhere blocks may span NUMA nodes without a trace, so that a rare yes is wrong.
     """

@@ -88,7 +88,7 @@ def test_a_topology_shows_that_pods_have_left_unseen() -> None:
 
 
 def test_a_late_topology_is_of_the_moment_of_its_last_pod() -> None:
-    """Who came later is replayed on what it shows."""
+    """Later pods are replayed on the published state."""
     belief = _belief(_node())
     belief.arrive("a", pod(app(6)), 0.0)
     belief.arrive("b", pod(app(4)), 10.0)

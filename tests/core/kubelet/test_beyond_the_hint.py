@@ -33,7 +33,7 @@ def _belief(on: KubeletNode) -> Belief:
 
 @pytest.mark.parametrize("place", [1, 2, 3])
 def test_cpus_beyond_the_hint_may_come_from_any_numa_node(place: int) -> None:
-    """Which ones depends on sockets and CPU ids (takeByTopology in cpu_assignment.go), which no topology names."""
+    """The CPUs depend on sockets and CPU ids (takeByTopology in cpu_assignment.go), which no topology names."""
     belief = _beside_its_device()
     belief.started("beside", 3.0)
     whole, used = {"cpu": 4 * MILLI, "vendor.com/gpu": 1}, {0: 4, place: 2}

@@ -50,7 +50,7 @@ def test_without_sockets_it_was_on_one_numa_node() -> None:
 
 
 def test_pods_leave_alike_in_whatever_order_a_set_has_them() -> None:
-    """Where a pod was narrows where the next one may have been: in another order the same states would come in another one."""
+    """The place of a pod narrows the places of the next pod: another order would list the same states in another order."""
     requests = {"a": pod(app(4)), "b": pod(app(6)), "c": pod(app(2))}
     start = Hypothesis(with_free("2x2x4x2", 0, 4, 8, 8), unlocated=requests)
     one, other = ([repr(each) for each in without(start, uids)] for uids in (["a", "b"], ["b", "a"]))

@@ -140,7 +140,7 @@ def _literally(node: CpuTopology, available: CpuSet, count: int, group: int) -> 
 
 
 def _free_around(node: CpuTopology, available: CpuSet, numa: int) -> tuple[int, int]:
-    """Where sockets are the outer level, they are ordered first."""
+    """Return the free CPUs, in the order of sockets if sockets are the outer level."""
     if len(node.socket_bits) >= len(node.numa_bits):
         return (0, 0)
     socket = next(socket for socket, bits in node.socket_bits.items() if bits & node.numa_bits[numa])
@@ -148,7 +148,7 @@ def _free_around(node: CpuTopology, available: CpuSet, numa: int) -> tuple[int, 
 
 
 def _afterwards(free: dict[int, int], count: int, group: int) -> Iterator[dict[int, int]]:
-    """What can be left on these NUMA nodes: after the even share, and after each way of dealing out the remainder."""
+    """Return the possible rests on these NUMA nodes: after the even share, and after each distribution of the remainder."""
     share = count // len(free) // group * group
     remainder = count - share * len(free)
     if sum(n // group * group for n in free.values()) < count or min(free.values()) < share:

@@ -109,7 +109,7 @@ def test_a_pod_that_has_room_keeps_it_whoever_leaves_and_comes(seed: int) -> Non
 
 
 def _stays(here: KubeletNode, coming: PodRequest) -> bool:
-    """Does the pod make no memory group?"""
+    """Return true if the pod makes no memory group."""
     if not here.pins_memory:
         return True
     if here.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE:

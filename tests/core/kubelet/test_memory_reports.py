@@ -1,4 +1,4 @@
-"""What resource-topology-exporter shows of memory blocks over several NUMA nodes: each in full on every one, and no more than there is."""
+"""Memory blocks over several NUMA nodes in topologies of resource-topology-exporter: in full on each NUMA node, limited by its size."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whose loose CPUs may be: of each vector of what pods' init containers hold, is it among those that a hypothesis stands for?"""
+"""Owners of loose CPUs: a hypothesis stands for each vector of what pods' init containers may hold."""
 
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -39,7 +39,7 @@ def _loose(owners: Mapping[int, str]) -> Hypothesis:
 
 
 def _vectors(one: Hypothesis) -> set[tuple[int, ...]]:
-    """How many CPUs each pod may hold: every loose one is free or one of its owners has it."""
+    """Return all vectors of CPU counts per pod: every loose CPU is free or belongs to one of its owners."""
     choices = [("", *sorted(uids)) for uids in owners_of(one).values()]
     return {tuple(way.count(uid) for uid in UIDS) for way in product(*choices)}
 
@@ -102,6 +102,6 @@ def test_the_pods_own_leftovers_replace_holdings_of_others() -> None:
 
 
 def _on_first(one: Hypothesis, uid: str) -> bool:
-    """Has the pod CPUs of NUMA node 0?"""
+    """Return true if the pod has CPUs of NUMA node 0."""
     held = one.state.pods[uid].grant.containers[-1].cpus.bits
     return bool(cpus_by_numa(held, one.state.node)[0])

@@ -22,7 +22,7 @@ def _drawn(dice: Random) -> PodRequest:
 
 
 def _decided(on: KubeletNode, taken: int, cpus: int, request: PodRequest) -> object:
-    """Whether the pod is admitted and, of each container, its hint and what it has near each NUMA node."""
+    """Return the verdict and, per container, its hint and its holdings near each NUMA node."""
     state = KubeletState.empty(on)
     state = replace(state, managers=replace(state.managers, cpus=cpus, devices={"vendor.com/gpu": taken}))
     answer = dry_run(state, request, Trust.EXACT, CpuReuse.BY_ID)

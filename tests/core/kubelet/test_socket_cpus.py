@@ -47,7 +47,7 @@ def twin(some: KubeletNode, counts: Mapping[int, int], architecture: str) -> Kub
 
 
 def rooms_of(state: KubeletState, dice: Random) -> dict[int, Room]:
-    """What is free on each NUMA node, in part known only between bounds."""
+    """Return the free CPUs on each NUMA node, some of which are known only between bounds."""
     unknown = dice.choice((0, 0, 1, 3))
     found = {}
     for numa, bits in state.node.machine.numa_bits.items():
@@ -57,7 +57,7 @@ def rooms_of(state: KubeletState, dice: Random) -> dict[int, Room]:
 
 
 def compared(dice: Random) -> Counter[str]:
-    """How many containers of one pod on one node are rightly narrowed to some NUMA nodes, are wrongly, and are not."""
+    """Count the containers of a pod that are narrowed to some NUMA nodes rightly, wrongly, and not at all."""
     options, scope = dice.choice(OPTIONS), dice.choice(tuple(KubeletScope))
     shape = dice.choice(SHAPES)
     some = node(shape, KubeletPolicy.RESTRICTED, scope, options=options, reserved=dice.choice(RESERVED))

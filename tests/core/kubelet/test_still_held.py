@@ -1,5 +1,5 @@
 """
-What init containers may still hold where a pod needed some of it: is the true number of free CPUs among those that a hypothesis stands for?
+CPUs of init containers that a pod needed in part: a hypothesis stands for the true number of free CPUs.
 
 Where nothing is aligned only the sum over all NUMA nodes counts.
 """
@@ -29,7 +29,7 @@ def _empty() -> Hypothesis:
 
 
 def _free(one: Hypothesis) -> tuple[int, int]:
-    """How many CPUs are free at least and at most."""
+    """Return the minimum and maximum number of free CPUs."""
     loose = 0
     for bits in one.loose.values():
         loose |= bits
@@ -114,7 +114,7 @@ def _beside_a_device(dice: Random) -> PodRequest:
 
 
 def _holds_as(one: Hypothesis, truth: KubeletState) -> bool:
-    """May each pod's init containers hold as many CPUs as in truth, of whichever NUMA nodes?"""
+    """Return true if each pod's init containers may hold the true number of CPUs, of any NUMA nodes."""
     for uid, known in truth.pods.items():
         true, held = held_by_init(known.grant).bit_count(), held_by_init(one.state.pods[uid].grant)
         loose = one.loose.get(uid, 0)

@@ -20,7 +20,7 @@ GPU = "vendor.com/gpu"
 
 
 def missing(before: tuple[Zone, ...], after: tuple[Zone, ...]) -> Missing:
-    """What is available no more, by NUMA node."""
+    """Return the amounts that are no longer available, by NUMA node."""
     found: Missing = {}
     for old, new in zip(before, after, strict=True):
         less = {name: amount - new.available[name] for name, amount in old.available.items()}

@@ -42,7 +42,7 @@ def _held(one: Hypothesis) -> int:
     ],
 )
 def test_cpus_that_containers_share_move_once(request_: PodRequest) -> None:
-    """Where a pod's CPUs lie otherwise it holds as many as before, each of its containers has as many, and no other pod has them."""
+    """A pod with moved CPUs holds the same number, so does each of its containers, and no other pod has these CPUs."""
     before = _with(_with(Hypothesis(KubeletState.empty(_node())), "other", pod(app(3))), "wide", request_)
     moved = list(variants(before))[1:]
     assert moved

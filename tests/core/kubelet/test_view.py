@@ -32,7 +32,7 @@ def zone(numa: int, cpus: int, gigabytes: int, gpus: int) -> Zone:
 
 
 def topology(policy: KubeletPolicy | None, *zones: Zone) -> NodeResourceTopology:
-    """What an exporter publishes."""
+    """Return the topology that an exporter publishes."""
     return NodeResourceTopology("n", CpuOwner.KUBELET, zones=zones, kubelet=KubeletConfig(topology_policy=policy))
 
 

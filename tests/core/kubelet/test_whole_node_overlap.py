@@ -79,7 +79,7 @@ def test_nothing_is_said_of_very_large_numa_nodes() -> None:
 
 @pytest.mark.parametrize("order", [CpuReuse.LEAST, CpuReuse.MOST])
 def test_of_an_empty_numa_node_nothing_is_feared_to_stay_held(order: CpuReuse) -> None:
-    """Where one CPU is in use, or reserved, or a sidecar has kept some, what is got again is not known without the options."""
+    """Exceptions are a CPU in use, a reserved CPU, and a CPU kept by a sidecar: its reuse is unknown without the options."""
     some = replace(node("2x1x12x1", KubeletPolicy.SINGLE_NUMA_NODE), ids_are_real=False)
     here = some.machine.numa_bits[0]
     beside = {
@@ -105,6 +105,6 @@ def test_the_worst_case_of_a_used_numa_node_is_assumed() -> None:
 
 
 def _beside(taken: dict[ContainerKind, int] | None) -> int:
-    """How many CPUs init containers hold beside those of the others."""
+    """Count the CPUs of init containers that other containers do not hold."""
     assert taken is not None
     return (taken[ContainerKind.INIT] & ~taken[ContainerKind.APP] & ~taken[ContainerKind.SIDECAR]).bit_count()

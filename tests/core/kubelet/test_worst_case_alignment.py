@@ -39,7 +39,7 @@ def there(*pods: PodRequest) -> Ledger:
 
 
 def refusal(config: KubeletConfig, request: PodRequest, *others: PodRequest, **fields: int) -> str:
-    """What the node answers about its kubelet: the detail of the refusal, empty where it takes the pod."""
+    """Return the detail of the node's rejection, empty if the node accepts the pod."""
     made = inventory(*host(config, gpus=fields.get("gpus", 4), amplified=fields.get("amplified", 1)))
     assert isinstance(made, Inventory)
     answer = made.aligner and refuse_unsure(request, made.aligner, there(*others))

@@ -57,7 +57,7 @@ class FakeHalvesProvider:
 
 
 class FakeSilentProvider:
-    """Has nothing to say."""
+    """Provider without hints."""
 
     def hints(self, ask: int) -> Answer:
         return None

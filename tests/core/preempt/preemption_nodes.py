@@ -107,7 +107,7 @@ def nominee(name: str, cpus: str, priority: int, numa: int = 0) -> Nominee:
 
 
 def ask(cpu: int, priority: int, numa: str = "SingleNUMANode", **fields: Any) -> SchedulingRequest:
-    """What a pending pod asks for."""
+    """Return the request of a pending pod."""
     return scheduling_request(request(cpu, priority, numa=numa, **fields), Profile())
 
 

@@ -1,4 +1,4 @@
-"""What the proposal describes, as a yardstick: every pod reallocated one after the other on the emptied node, a pod that suffers."""
+"""Reference algorithm of the proposal: reallocate all pods in sorted order on the emptied node, even if a pod suffers."""
 
 from collections.abc import Iterable
 
@@ -43,7 +43,7 @@ def crossings(node: NodeLayout, arrangement: Arrangement) -> tuple[int, ...]:
 
 
 def broken_rules(node: NodeLayout, arrangement: Arrangement) -> list[str]:
-    """What an arrangement must not do and does, by name."""
+    """Return the names of the rules that an arrangement breaks."""
     broken = [
         f"{pinned.key.name}: more {word}"
         for pinned, new, old in zip(node.pods, node.qualities(arrangement), node.qualities_now, strict=True)

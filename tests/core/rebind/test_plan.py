@@ -15,7 +15,7 @@ PCPU = CpuExclusivePolicy.PCPU_LEVEL
 
 
 def end_of(node: NodeLayout, plan: RebindPlan) -> dict[str, str]:
-    """Where every pod is after the plan."""
+    """Return the assignment of every pod after the plan."""
     assigned = {t.key.name: str(t.cpus) for t in node.pods}
     assigned.update((move.pod.name, str(move.after)) for move in plan.moves)
     return assigned

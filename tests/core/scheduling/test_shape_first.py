@@ -46,7 +46,7 @@ def machine(name: str, used: Iterable[int], *, numa: int = 2, cores: int = 4) ->
 
 
 def in_shape(bind: CpuBindPolicy, cpus: CpuSet, there: CpuTopology) -> int:
-    """How many of the CPUs are whole cores, or alone on their core."""
+    """Count the CPUs that are whole cores, or alone on their core."""
     mine = [(core.bits & cpus.bits).bit_count() for core in there.cores if core.bits & cpus.bits]
     return sum(2 for count in mine if count == 2) if bind is FULL else len(mine)
 

@@ -177,7 +177,7 @@ def test_a_topology_of_a_former_node_is_ignored() -> None:
 
 
 def test_an_unchanged_topology_changes_only_its_age() -> None:
-    """Where the scheduler hands out CPUs. A kubelet's topology is news by being newer, and so is any that is waited for."""
+    """The scheduler allocates the CPUs of this node. A kubelet's topology, or one that is waited for, counts as a change if it is newer."""
     state, changes = new_state()
     first = replace(make_topology("node"), resource_version="1")
     state.observe_node(None, make_node("node"))

@@ -80,7 +80,7 @@ def test_a_topology_of_other_pods_is_believed_the_second_time() -> None:
 
 
 def at_restart(starts: dict[str, float], published: NodeResourceTopology | None, clock: list[float]) -> Cache:
-    """What a process that has just started learns from lists: the pods run since these times."""
+    """Return the knowledge of a new process after its lists: the pods run since these times."""
     state = Cache(lambda event, info, pod: None, clock=lambda: clock[0])
     list_into(state, nodes=[make_node("n")])
     if published is not None:

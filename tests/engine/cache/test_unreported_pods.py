@@ -99,7 +99,7 @@ class Lag(RuleBasedStateMachine):
             assert (f"uid-{name}" in unreported.hidden) == (report not in (None, Report.FOUND_SHOWN))
 
     def teardown(self) -> None:
-        """When all has started and was published once more, nothing is hidden."""
+        """After all pods have started and a topology was published, nothing is hidden."""
         if not hasattr(self, "cache"):
             return
         for name in sorted(self.pods, key=lambda name: int(name[1:])):

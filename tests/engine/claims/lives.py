@@ -128,7 +128,7 @@ class Life:
 
     @property
     def claims(self) -> ClaimLister:
-        """What the engine knows of claims."""
+        """Return the claims that the engine knows."""
         return self.world.engine.claims
 
     async def go_on(self, steps: int) -> None:

@@ -46,12 +46,12 @@ class World:
         self.step = ClaimPreBind(self.lister, self.resolver, self.server, self.waits, self.waits)
 
     def deallocation(self) -> Deallocation:
-        """What pods that fit nowhere give up."""
+        """Return the claims that a pod without a suitable node deallocates."""
         outside = Outside(self.server, FakeLeader(), self.waits, self.waits)
         return Deallocation(self.lister, self.resolver, self.placed.copy, outside)
 
     async def waits(self, pod: PodKey) -> bool:
-        """Has the pod no node?"""
+        """Return true if the pod has no node."""
         return all(it.key != pod for it in self.placed)
 
     @staticmethod
@@ -83,7 +83,7 @@ class World:
 def asked(
     lister: ClaimLister, claims: PodClaims, node: Node, placement: Placement, policy: NumaPolicy = NumaPolicy.NONE
 ) -> Placement | Rejection:
-    """What the check of a kubelet's node without a NUMA policy says; the kubelet is expected to use the placement's NUMA nodes."""
+    """Check a kubelet-owned node without a NUMA policy. The kubelet is expected to use the placement's NUMA nodes."""
     request = PodRequest(numa=NumaSpec(policy))
     ask = replace(scheduling_request(request, Profile()), claims=claims)
     topology = NodeResourceTopology(node.name, CpuOwner.KUBELET, kubelet=KubeletConfig(KubeletPolicy.SINGLE_NUMA_NODE))

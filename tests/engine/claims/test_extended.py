@@ -46,7 +46,7 @@ def gpu_world() -> World:
 
 
 def at(world: World, pod: Pod = POD, node: Node = NODE) -> Placement | Rejection:
-    """What the late check says of a node."""
+    """Return the result of the late check on a node."""
     claims = world.resolver.of(pod)
     assert claims is not None
     assert not claims.problem
@@ -134,7 +134,7 @@ async def test_a_claim_with_lost_creation_response_is_deleted_by_owner() -> None
 
 
 def placed_requests(world: World) -> Any:
-    """What the claim of the pod asks for."""
+    """Return the requests of the pod's claim."""
     (work,) = world.step._cycles[POD.key.uid]
     return work.claim.spec.requests
 

@@ -41,7 +41,7 @@ DRIVERS = ("gpu", "nic", "dra.cpu")
 
 
 def slices_of(dice: Random, node: Node, topology: NodeResourceTopology) -> list[Json]:
-    """What drivers publish of the node: some GPUs and NICs, and the CPUs where their ids are known."""
+    """Return the slices of a node: some GPUs and NICs, and the CPUs if their ids are known."""
     places = [zone.numa for zone in topology.zones] or [0]
     found = [
         _slice(
@@ -110,7 +110,7 @@ def with_claim(world: World, dice: Random, pod: Pod) -> Pod:
 
 
 def placed_as_by_asking_every_node(world: World, pod: Pod) -> Placement | None:
-    """What the ranking chooses, which must be the best of what every node answers; held, where there is a node."""
+    """Place a pod by the ranking, which must choose the best answer of all nodes. The pod is assumed if a node fits."""
     engine = world.engine
     request_class = engine.classes.of(pod)
     if request_class is None:

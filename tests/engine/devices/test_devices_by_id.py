@@ -47,7 +47,7 @@ def rack(*machines: DeviceInventory, topology: bool = False) -> World:
 
 
 def devices_of(world: World, pod: Pod) -> str:
-    """What ``device-allocated`` says: ``gpu0 rdma0``."""
+    """Return the devices of the annotation ``device-allocated``: ``gpu0 rdma0``."""
     written = json.loads(world.server.annotations[pod.key.uid].get(DEVICE_ALLOCATED, "{}"))
     return " ".join(f"{kind}{entry['minor']}" for kind, entries in written.items() for entry in entries)
 

@@ -83,7 +83,7 @@ def group_of(world: World, pods: list[Pod], missing: int | None = None) -> tuple
 
 
 def fits(trial: ClusterTrial, members: list[Member], nodes: list[str]) -> bool:
-    """Whether the members fit in some order on some nodes."""
+    """Return true if the members fit in some order on some nodes."""
     if not members:
         return True
     tried = set()

@@ -26,7 +26,7 @@ def members(*cpus: int) -> list[Pod]:
 
 
 def at_turn(world: World, number: int, act: Callable[[], None]) -> list[int]:
-    """Do this in the given interruption of a decision about a group. Returns a list with an entry for each interruption."""
+    """Call the function in the given interruption of a group decision. Returns a list with an entry for each interruption."""
     turns: list[int] = []
 
     async def give_way() -> None:

@@ -55,7 +55,7 @@ class Story:
             raise self.failures.popleft()[1]("as told")
 
     async def act(self) -> None:
-        """Do one action."""
+        """Execute one action."""
         action = self.dice.choices(self.actions, self.weights)[0]
         if action == "fail":
             self.failures.append(self.dice.choice(FAILURES))
@@ -73,7 +73,7 @@ class Story:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What remained at the end: pods that wait although a new scheduler places them, and what that scheduler asked for."""
+    """Result of a story: pods that wait although a new scheduler places them, and the evictions that this scheduler requested."""
 
     seed: int
     waiting: tuple[str, ...] = ()

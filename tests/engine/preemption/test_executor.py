@@ -140,7 +140,7 @@ async def test_a_failed_bind_on_the_freed_node_is_waited_out() -> None:
 
 
 async def test_the_next_pod_of_a_class_does_not_wait_for_a_gone_pod() -> None:
-    """What keeps room from being made for one pod makes the others of its class wait for its next attempt."""
+    """A reason against preemption for one pod lets the other pods of its class wait for its next attempt."""
     world = crowded(*FULL)
     world.server.fail = raise_once(Unavailable("a disruption budget forbids it now"), at="evict c")
     world.waits(important("first"), important("second"), important("third"))

@@ -14,7 +14,7 @@ ROOM = {"cpu": 4000, "memory": 16 * GIB}
 
 
 def topology(*used: int, version: str = "1", pods: tuple[str, ...] = ()) -> NodeResourceTopology:
-    """What is published of two NUMA nodes with four CPUs each, of which so many are used, by these pods."""
+    """Return the topology of two NUMA nodes with four CPUs each, with these numbers of used CPUs and these pods."""
     zones = tuple(
         Zone(numa, ROOM, ROOM, {"cpu": 4000 - 1000 * cpus, "memory": (16 - bool(cpus)) * GIB})
         for numa, cpus in enumerate(used)

@@ -108,7 +108,7 @@ LEFT_OVER = [
     *((1, 0, False), (1, 1, False), (2, 0, False), (2, 1, False), (1, 0, False), (4, 1, False), (4, 1, False)),
     *((3, 1, True), (3, 2, True), (2, 2, False), (1, 2, False), (1, 0, False)),
 ]
-"""What an eviction frees beyond its need goes to a pod of lower priority than one that found no room before."""
+"""Room that an eviction frees beyond its need goes to a pod of lower priority than one that found no room before."""
 
 
 CONFIRMED_LATER = [

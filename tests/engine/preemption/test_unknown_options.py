@@ -19,7 +19,7 @@ SIZE = 10
 
 
 def topology(version: int, used: tuple[int, int], *pods: str) -> NodeResourceTopology:
-    """What is published while just these pods run; the options of the CPU manager are not."""
+    """Return the topology while only these pods run. The options of the CPU manager are not published."""
     room = {"cpu": SIZE * MILLI}
     zones = tuple(Zone(numa, room, room, {"cpu": (SIZE - count) * MILLI}) for numa, count in enumerate(used))
     return NodeResourceTopology(

@@ -56,7 +56,7 @@ def leaves(world: World, *names: str) -> None:
 
 
 def wrote(world: World) -> list[str]:
-    """What was asked of the API server, without conditions."""
+    """Return the writes to the API server, without conditions."""
     return [call for call in world.server.calls if not call.startswith("condition")]
 
 

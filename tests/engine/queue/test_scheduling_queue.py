@@ -194,7 +194,7 @@ class Cluster:
     asks=st.lists(st.tuples(st.integers(1, 20), st.integers(0, 3)), min_size=1, max_size=60),
 )
 def test_no_pod_starves(seed: int, asks: list[tuple[int, int]]) -> None:
-    """Whatever else happens, once there is room for every pod, every pod is popped after as many tries as there are pods."""
+    """If there is room for every pod, every pod is popped after at most as many attempts as there are pods."""
     dice = random.Random(seed)
     queue, cluster, now = new_queue(), Cluster(0, set()), 0.0
     pods = [pod(f"p{i}", cpu * 1000, priority) for i, (cpu, priority) in enumerate(asks)]

@@ -177,7 +177,7 @@ async def test_no_waiting_pod_fits_by_the_word_of_a_fresh_engine(seed: int) -> N
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(25))
 async def test_no_pod_waits_without_event_and_condition(seed: int) -> None:
-    """Whatever happens between two attempts, every pod that waits is told within the seconds that pass between two checks."""
+    """After any events between two attempts, every waiting pod gets a message within the interval of two checks."""
     churn = Churn(seed)
     world, dice = churn.world, churn.dice
     writing = asyncio.create_task(world.engine.handle.conditions.run())

@@ -271,7 +271,7 @@ def test_what_a_kubelet_never_does_needs_no_asking() -> None:
 
 
 def kubelets_view(state: Cache) -> KubeletView:
-    """What is seen of the kubelet of node ``n``."""
+    """Return the view of the kubelet of node ``n``."""
     seen = state.nodes["n"].candidate()
     assert seen is not None
     assert isinstance(seen.offer, KubeletView)

@@ -20,11 +20,11 @@ from koord_numa.wire.kubelet_state import fingerprint
 from tests.kubelets.node_life import NodeLife
 
 Use = Counter[tuple[int, str]]
-"""What is in use, by NUMA node and resource."""
+"""Amounts in use, by NUMA node and resource."""
 
 
 class Exporter(Enum):
-    """What writes the topologies, and of which pods it writes a fingerprint."""
+    """Exporter that writes the topologies, and the pods of its fingerprint."""
 
     RTE = "all"
     RTE_EXCLUSIVE = "with-exclusive-resources"
@@ -33,7 +33,7 @@ class Exporter(Enum):
 
     @property
     def is_rte(self) -> bool:
-        """Is it resource-topology-exporter?"""
+        """True for resource-topology-exporter."""
         return self in (Exporter.RTE, Exporter.RTE_EXCLUSIVE)
 
 
@@ -79,7 +79,7 @@ class ExportedLife(NodeLife):
 
 
 def in_use(listed: list[ContainerGrant], node: KubeletNode, *, in_full: bool) -> Use:
-    """What these containers use of each NUMA node; blocks over several count on each of them ``in_full``, or fill them up."""
+    """Return the use of each NUMA node by these containers. Blocks over several NUMA nodes count on each ``in_full``, or fill them up."""
     used: Use = Counter()
     for each in listed:
         for numa, here in node.machine.numa_bits.items():
@@ -96,7 +96,7 @@ def in_use(listed: list[ContainerGrant], node: KubeletNode, *, in_full: bool) ->
 
 
 def _counted(near: int, resource: str, *, in_full: bool) -> Use:
-    """How a device near these NUMA nodes is counted: on each of them ``in_full``, or as often on the last."""
+    """Count a device near these NUMA nodes: on each of them ``in_full``, or as often on the last."""
     if in_full or not near:
         return Counter((numa, resource) for numa in members(near))
     return Counter({(near.bit_length() - 1, resource): near.bit_count()})

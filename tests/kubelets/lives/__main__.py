@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def kinds_of(given: argparse.Namespace) -> Kinds:
-    """What the command line asks for; what it leaves out is decided by the seeds."""
+    """Return the kinds that the command line selects. Seeds decide those that it leaves out."""
     open_ = Kinds()
     return Kinds(
         policies=tuple(map(KubeletPolicy, given.policies)) or open_.policies,

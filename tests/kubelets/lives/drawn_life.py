@@ -32,7 +32,7 @@ WEIGHTS: Final = {
     "wait": (0, 1),
     "calm": (0, 1, 3),
 }
-"""How often each thing happens; every life draws its own weights, so that some are calm, some late and some full of departures."""
+"""Weights of the events. Every life draws its own weights: some are calm, some late and some full of departures."""
 
 
 @dataclass
@@ -88,7 +88,7 @@ class DrawnLife(ExportedLife):
 
     @property
     def asked(self) -> int:
-        """How many pods the engine was asked about."""
+        """Number of questions to the engine."""
         return self.placed + len(self.waited)
 
 
@@ -116,7 +116,7 @@ def drawn_life(seed: int, kinds: Kinds) -> DrawnLife:
 
 
 def wrong_yes(life: DrawnLife) -> list[str]:
-    """What the kubelet refused though the engine had said yes, with the life before it; nothing where it kept all."""
+    """Return the pods that the kubelet rejected against the engine's answer, with the life before; empty if it admitted all."""
     found = broken(life)
     machine = life.description.hardware.machine
     shape = f"{machine.counts}, {len(machine.numa_ids)} NUMA nodes, reserved {life.description.reserved}, wiring {life.wiring}"
@@ -140,7 +140,7 @@ def _plainly(act: Callable[[], None], _which: int) -> None:
 
 
 def _wiring(random: Random, node: NodeDescription) -> tuple[int, ...]:
-    """What each GPU of the node is near: one NUMA node or several, a pair of neighbours mostly."""
+    """Return the NUMA nodes near each GPU: one or several, in most cases a pair of neighbors."""
     numa = len(node.hardware.machine.numa_ids)
     found = []
     for device in node.hardware.devices:

@@ -36,7 +36,7 @@ class Share(Enum):
     ALWAYS = "always"
 
     def drawn(self, random: Random, often: float = 0.25) -> bool:
-        """Does it happen in this one? Every seed draws the same numbers, whatever the answer."""
+        """Return true if the option is on in this life. Every seed draws the same numbers, whatever the answer."""
         chance = random.random() < often
         return chance if self is Share.SOMETIMES else self is Share.ALWAYS
 

@@ -16,7 +16,7 @@ SIZES: Final = (
     ("little", "wide", "wide"),
     ("half", "half", "wide"),
 )
-"""How much the containers of one life ask for, against what a NUMA node has."""
+"""Sizes of the containers of one life, relative to a NUMA node."""
 
 
 class PodShapes:
@@ -74,7 +74,7 @@ class PodShapes:
         return self._size(self._gib, share) if self._random.random() < 0.4 else self._random.randint(1, 2)
 
     def _size(self, here: int, share: float) -> int:
-        """How much of a resource of which a NUMA node has ``here``: little, about half of it, nearly all, or more."""
+        """Return an amount of a resource of which a NUMA node has ``here``: little, about half, nearly all, or more."""
         random = self._random
         kind = random.choice(self._sizes)
         if kind == "wide" and self._numa > 1:

@@ -38,7 +38,7 @@ KINDS: Final = {
     "no-options": Kinds(options=(), published=Share.ALWAYS),
     "restarts": Kinds(restarts=Share.ALWAYS, foreign_refusals=Share.ALWAYS),
 }
-"""What is lived: anything, and what is likeliest to break a yes."""
+"""Kinds of lives: all, and those that are most likely to break an admission."""
 
 
 BROKE: Final = (

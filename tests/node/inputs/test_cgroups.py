@@ -101,7 +101,7 @@ def test_a_container_that_is_gone_and_one_that_is_garbled(tmp_path: Path) -> Non
 
 
 def _cpuset_root() -> Path | None:
-    """Where this machine lets us make cgroups with a cpuset, whatever its version."""
+    """Return a folder of this machine in which the test can make cgroups with a cpuset, of either version."""
     v1 = MOUNT / "cpuset"
     if v1.is_dir() and os.access(v1, os.W_OK):
         return v1

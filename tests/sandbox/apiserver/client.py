@@ -31,7 +31,7 @@ async def eventually(holds: Callable[[], object]) -> None:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back; ``body`` is the parsed JSON, or the text when it is none."""
+    """Response of the server; ``body`` is the parsed JSON, or the text if it is no JSON."""
 
     status: int
     body: Any

@@ -80,7 +80,7 @@ async def test_faults_strike_only_what_they_name(api: Api, server: ApiServer) ->
 
 
 def strikes(fault: Fault, times: int = 40) -> list[bool]:
-    """Which of so many equal requests a fault strikes."""
+    """Return the indexes of equal requests to which a fault applies."""
     faults = Faults()
     faults.add(fault)
     return [bool(faults.on_request(Asked("get", resource="pods"))) for _ in range(times)]
@@ -123,7 +123,7 @@ async def test_a_silent_watch_costs_a_look_a_bookmark_and_no_more() -> None:
 
 
 async def read_within(response: aiohttp.ClientResponse, seconds: float) -> bytes:
-    """What comes next on the stream; nothing when nothing comes in time."""
+    """Return the next event of the stream; nothing if none arrives in time."""
     try:
         async with asyncio.timeout(seconds):
             return await response.content.readany()

@@ -53,5 +53,5 @@ def numa(*entries: tuple[int, Json]) -> list[Json]:
 
 
 def phase(store: DirectStore, pod: PodKey) -> str:
-    """How far a pod has come."""
+    """Return the phase of a pod."""
     return str(store.get("pods", pod.name, pod.namespace)["status"]["phase"])

@@ -76,7 +76,7 @@ def random_pod(store: DirectStore, name: str, dice: random.Random) -> Pod:
 
 
 def holdings(store: DirectStore) -> Iterator[Holding]:
-    """What the scheduler knows of the pods on the node."""
+    """Return the scheduler's knowledge of the pods on the node."""
     for obj in store.list("pods", fields="spec.nodeName=k"):
         pod = parse_pod(obj)
         if not pod.finished:

@@ -19,7 +19,7 @@ TOPOLOGIES = "noderesourcetopologies.topology.node.k8s.io"
 
 
 def available(store: DirectStore, node: str, resource: str = "cpu") -> list[int]:
-    """What the published topology says is available, by NUMA node."""
+    """Return the available amounts of the published topology, by NUMA node."""
     return [zone.available[resource] for zone in parse_topology(store.get(TOPOLOGIES, node)).zones]
 
 

@@ -38,7 +38,7 @@ def claim(resource: str, amount: int, mask: int = ANYWHERE) -> AgentAllocation:
 
 
 def of_node(*held: tuple[PodKey, AgentAllocation]) -> History:
-    """What pods took on one machine, one after the other."""
+    """Return the allocations of the pods on one machine, in order."""
     history = History(stocks={"n": STOCK})
     for pod, possession in held:
         history.hold("n", pod, possession)

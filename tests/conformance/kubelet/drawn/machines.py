@@ -82,7 +82,7 @@ def _devices(dice: Random, numas: int) -> Iterator[tuple[str, list[list[Any]]]]:
 def first_topology(
     node: Mapping[str, Any], reserved: str, exporter: str, *, published: bool, method: str
 ) -> JsonObject:
-    """What the exporter writes of the empty node."""
+    """Return the exporter's topology of the empty node."""
     policy, scope = node["tm_policy"], node["tm_scope"]
     zones = [*_zones(node, CpuSet.parse(reserved))]
     if exporter == "rte":

@@ -53,7 +53,7 @@ TRIES: Final = 4
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast things happen, in seconds. ``slow``: at the kubelet and in the API; 0 is at once."""
+    """Pace of events in seconds. ``slow``: delay at the kubelet and in the API; 0 means none."""
 
     peak: int
     pods: int

@@ -11,7 +11,7 @@ GIB: Final = 1 << 30
 MIB: Final = 1 << 20
 
 KINDS: Final = {"init": 9, "plain": 7, "two": 3, "inits": 2, "sidecar": 2, "fraction": 2, "burstable": 1, "reuse": 1}
-"""What is asked about, and how often."""
+"""Weights of the kinds of pods."""
 
 OF_ONE_NUMA: Final = (0.3, 0.6, 0.95, 1.0, 1.0, 1.1, 1.3)
 """Parts of a NUMA node's memory that are asked for."""

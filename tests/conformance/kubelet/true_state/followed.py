@@ -1,5 +1,5 @@
 """
-Is the true state of a recorded kubelet among those that the operator's cache takes it to be in?
+Comparison of a recorded kubelet's true state with the states that the operator's cache follows.
 
 ``lost`` plays a sequence for the cache and for the kubelet's own procedure at once and names the events after which it is in none of them.
 Compared is what has been told by then: pods that came before any that has left unseen. What the cache gives up on purpose, as there are
@@ -30,7 +30,7 @@ MOST_DEVICES: Final = 6
 
 @dataclass(frozen=True)
 class Lost:
-    """The event after which the true state is in no hypothesis, in how each of them differs, and were states given up knowingly?"""
+    """The event after which no hypothesis is the true state, the differences, and whether states were given up on purpose."""
 
     index: int
     why: tuple[str, ...]
@@ -63,7 +63,7 @@ def lost(case: Case) -> Iterator[Lost]:
 
 
 def _is_followed(history: KubeletHistory, uid: str) -> bool:
-    """Is it a pod that the kubelet's managers give anything and that may have been admitted?"""
+    """Return true if the kubelet's managers allocate anything to the pod and it may have been admitted."""
     known, frame = history.pods[uid], history.frame
     return frame is not None and uid not in history.absent.hopeless and is_tied(pod_demand(known.request), frame)
 
@@ -114,7 +114,10 @@ def _blocks(given: ContainerGrant) -> list[tuple[str, int, int]]:
 
 
 def _init_differs(one: Hypothesis, truth: KubeletState, uids: Sequence[str]) -> str:
-    """What init containers hold: between what they surely hold and that with loose CPUs, each of which one owner holds at most."""
+    """
+    Compare CPUs of init containers with their bounds: certainly held CPUs, and these with the loose CPUs of which each has at most one
+    owner.
+    """
     node = one.state.node
     loose: dict[str, int] = {}
     for place, here in enumerate(node.machine.numa_bits.values()):
@@ -142,7 +145,7 @@ def _init_differs(one: Hypothesis, truth: KubeletState, uids: Sequence[str]) -> 
 
 
 def _each_has_one(wanted: Sequence[int]) -> bool:
-    """Can each get a bit of its own of those that it may have? By augmenting paths."""
+    """Return true if a perfect matching of owners to bits exists. Uses augmenting paths."""
     holder: dict[int, int] = {}
 
     def gets_one(at: int, tried: set[int]) -> bool:

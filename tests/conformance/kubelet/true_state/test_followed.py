@@ -1,4 +1,4 @@
-"""The recorded lives of kubelet-owned nodes: is the state that the kubelet was in one of those that the operator's cache follows?"""
+"""Test that the operator's cache follows the true state of recorded kubelets."""
 
 import os
 from pathlib import Path

@@ -73,7 +73,7 @@ def bindings(found: VolumePlan | Rejection) -> dict[str, str]:
 
 
 def refused(found: VolumePlan | Rejection) -> str:
-    """Why there is no plan."""
+    """Return the reason why there is no plan."""
     assert isinstance(found, Rejection), found
     return found.message
 

@@ -94,7 +94,7 @@ def test_links_between_sockets_as_short_as_inside(
 def test_neighbours_in_sockets_are_among_those_that_may_be(
     sockets: int, size: int, data: st.DataObject, *, guessed: bool
 ) -> None:
-    """Where 1 is near 0 and the last, which are not near one another; others in different sockets are at any distance."""
+    """NUMA node 1 is near 0 and the last, which are not near one another. NUMA nodes of different sockets are at any distance."""
     last = sockets * size - 1
     numas = range(last + 1)
     far = st.sampled_from((16, 22, 32))

@@ -47,7 +47,7 @@ def _config(policy: KubeletPolicy, scope: KubeletScope, zones: tuple[Zone, ...])
 
 
 def _memory(state: KubeletState) -> tuple[object, ...]:
-    """What decides about further blocks: free bytes of every group, and the groups."""
+    """Return the values that decide about further blocks: free bytes of every group, and the groups."""
     table = state.managers.memory
     assert table is not None
     sums = {
@@ -58,7 +58,9 @@ def _memory(state: KubeletState) -> tuple[object, ...]:
 
 
 def _agrees(one: Hypothesis, truth: KubeletState) -> bool:
-    """Has the truth the same memory, and on every NUMA node no fewer CPUs than the hypothesis, loose ones at most more?"""
+    """
+    Return true if the truth has the same memory, and on every NUMA node no fewer CPUs than the hypothesis and at most the loose ones more.
+    """
     free, true = (cpus_by_numa(state.managers.cpus, truth.node) for state in (one.state, truth))
     loose = cpus_by_numa(one.loose.get(SOMEONE, 0), truth.node)
     return _memory(one.state) == _memory(truth) and all(
