@@ -1,5 +1,6 @@
 """Debian's Chromium without a screen, driven by Playwright; tests are skipped with a reason where it is not installed."""
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,6 +31,25 @@ RULES: Final = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag
 """axe-core's rules for levels A and AA."""
 
 
+LONGEST: Final = PATIENCE
+"""Seconds after which a test in the browser fails. Playwright evaluates scripts, and opens and closes pages, without a limit."""
+
+ANSWER: Final = LONGEST / 3
+"""Maximum seconds for one step: less than ``LONGEST``, so that a failure names the step."""
+
+
+@asynccontextmanager
+async def answering(what: str, seconds: float = ANSWER) -> AsyncIterator[None]:
+    """Fail if Chromium does not answer in the block."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield
+    except TimeoutError:
+        if limit.expired():
+            pytest.fail(f"Chromium gave no answer within {seconds:.0f} s: {what}")
+        raise
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def chromium() -> AsyncIterator[None]:
     """One browser for all tests of a process, in their one event loop: a start takes longer than most of these tests."""
@@ -42,7 +62,8 @@ async def chromium() -> AsyncIterator[None]:
         _STARTED.append(browser)
         yield
         _STARTED.remove(browser)
-        await browser.close()
+        async with answering("close the browser"):
+            await browser.close()
 
 
 @asynccontextmanager
@@ -50,16 +71,19 @@ async def browser_page(width: int = 1280, scheme: str = "light", *, offline: boo
     """A page that shares nothing with others. Errors of its script, and requests to other hosts, fail the test at the end."""
     wrong: list[str] = []
     options: dict[str, Any] = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme, "offline": offline}
-    context = await _STARTED[-1].new_context(**options)
-    page = await context.new_page()
-    page.set_default_timeout(1000 * PATIENCE)
-    expect.set_options(timeout=1000 * PATIENCE)
+    async with answering("open a page"):
+        context = await _STARTED[-1].new_context(**options)
+        page = await context.new_page()
+    page.set_default_timeout(1000 * ANSWER)
+    expect.set_options(timeout=1000 * ANSWER)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
     try:
-        yield page
+        async with answering("the test", LONGEST):
+            yield page
     finally:
-        await context.close()
+        async with answering("close the page"):
+            await context.close()
     assert wrong == []
 
 
