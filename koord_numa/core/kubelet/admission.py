@@ -427,7 +427,10 @@ def _in_one_state(request: PodRequest, view: KubeletView, doubts: "_Doubts | Non
     if isinstance(verdict, NotAdmitted):
         return rejection_of(request, verdict, view, state)
     places = _places(verdict.grant, state.node)
-    return _admission(demand, verdict, view, _Places([reduce(or_, places, 0)], places, state), doubts)
+    masks = [reduce(or_, places, 0)]
+    if _may_meet_groups(demand, view):
+        masks.append(state.node.machine.numa_mask)
+    return _admission(demand, verdict, view, _Places(masks, places, state), doubts)
 
 
 def _in_all_states(
@@ -455,8 +458,8 @@ def _in_all_states(
         masks.append(reduce(or_, places, 0))
     if first is None:
         raise AssertionError("a view has at least one state")
-    masks.append(question.elsewhere or masks[0])
     verdict, before, places = first
+    masks.append(before.node.machine.numa_mask if _may_meet_groups(demand, view) else question.elsewhere or masks[0])
     unsure = refuse_confined_below(demand, verdict.grant, view)
     return unsure or _admission(demand, verdict, view, _Places(masks, places, before), doubts)
 
@@ -510,6 +513,11 @@ def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
     return None
 
 
+def _may_meet_groups(demand: PodDemand, view: KubeletView) -> bool:
+    """Return whether the pod gets memory on a node where the known pods do not explain which NUMA nodes have memory in use."""
+    return bool(demand.pod.memory) and view.state.managers.memory is not None and not view.groups_known
+
+
 def _unclear_places(request: PodRequest, demand: PodDemand, view: KubeletView) -> Rejection | None:
     """
     Return a rejection if the verdict depends on facts that are not published.
@@ -519,8 +527,8 @@ def _unclear_places(request: PodRequest, demand: PodDemand, view: KubeletView) -
     gets is not known (generateDeviceTopologyHints in topology_hints.go).
     """
     node = view.state.node
-    # Unexplained use may be a group of NUMA nodes, which may change or reject a new memory block.
-    if demand.pod.memory and view.state.managers.memory is not None and not view.groups_known:
+    # Unexplained use may be a group of NUMA nodes, which may change or reject a new memory block. The states have no room there.
+    if _may_meet_groups(demand, view) and not all(has_room_whoever_leaves(request, one) for one in view.hypotheses):
         return Rejection(Reason.KUBELET_ALLOCATION, CANNOT_ALLOCATE, UNEXPLAINED)
     if detail := lost_to_sockets(demand, view):
         return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail)

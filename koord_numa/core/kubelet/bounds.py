@@ -628,16 +628,22 @@ def unclear_devices(request: PodRequest, states: Iterable[Hypothesis]) -> str:
     """
     for one in states:
         names = sorted(one.sharing.keys() & everything(request).devices.keys())
-        if names and not _is_aligned_once(request, one.state.node) and not has_room_in_all_ways(request, one):
+        if names and not _is_decided_once(request, names, one.state.node) and not has_room_in_all_ways(request, one):
             return f"{', '.join(names)} may be near several NUMA nodes, and which ones is not published"
     return ""
 
 
-def _is_aligned_once(request: PodRequest, node: KubeletNode) -> bool:
-    """Return whether a single hint decides for the whole pod, so that evaluating each NUMA node is enough."""
+def _is_decided_once(request: PodRequest, names: Collection[str], node: KubeletNode) -> bool:
+    """
+    Return whether a single hint decides for all of these devices of the pod, so that evaluating each result of the hint is enough.
+
+    If other containers are aligned, too, only single NUMA nodes and the whole machine are evaluated. The hint must have no other result.
+    """
     if node.config.topology_scope is KubeletScope.POD:
         return True
-    return sum(1 for _, part in pod_demand(request).containers if part.cpus or part.memory or part.devices) == 1
+    parts = [part for _, part in pod_demand(request).containers if part.cpus or part.memory or part.devices]
+    few = node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE or len(node.machine.numa_ids) <= 2
+    return (few or len(parts) == 1) and sum(not part.devices.keys().isdisjoint(names) for part in parts) == 1
 
 
 def has_room_whoever_leaves(request: PodRequest, one: Hypothesis, coming: ContainerDemand = NOTHING) -> bool:

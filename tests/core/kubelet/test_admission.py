@@ -95,6 +95,17 @@ YES: dict[str, tuple[KubeletView, PodRequest, KubeletAdmission]] = {
             note="several NUMA nodes are possible, so the pod is counted on each",
         ),
     ),
+    "beside memory that no known pod explains": (
+        view(zones(8, 8, memory=(1, 4)), BEST_EFFORT, held("a", pod(app(1)))),
+        pod(app(2)),
+        KubeletAdmission(
+            numa=((0, {"cpu": 2000, "memory": GI}), (1, {"cpu": 2000, "memory": GI})),
+            charge=Charge.EVERYWHERE,
+            mask=0b11,
+            note="memory is taken to be grouped as the pods on the node suggest; "
+            "several NUMA nodes are possible, so the pod is counted on each",
+        ),
+    ),
     "an init container's CPUs are held to the end": (
         view(zones(8, 8)),
         pod(init(3), app(2)),
@@ -198,7 +209,7 @@ NO: dict[str, tuple[KubeletView, PodRequest, Rejection]] = {
         ),
     ),
     "memory that no known pod explains": (
-        view(zones(8, 8, memory=(1, 4)), BEST_EFFORT, held("a", pod(app(1)))),
+        view(zones(8, 1, memory=(1, 4)), BEST_EFFORT, held("a", pod(app(1)))),
         pod(app(2)),
         Rejection(
             Reason.KUBELET_ALLOCATION,
