@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from math import ceil
 from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult
-
-from msgspec import Struct
 
 from koord_numa.core.cel.values import (
     Duration,
@@ -182,7 +181,8 @@ def parsed(frame: Any, *values: object) -> None:
         frame.charge(20 + 4 * len(value) if isinstance(value, str) else 20)
 
 
-class Overload(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Overload:
     """
     One signature of a function.
 

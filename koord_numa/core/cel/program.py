@@ -2,15 +2,15 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
-
-from msgspec import Struct
 
 from koord_numa.core.cel.runtime import MAX_TREE_DEPTH, CelDevice, Evaluate, Frame, Reads, TimedFrame
 from koord_numa.core.cel.values import TYPE_NAMES, CelError, CompileError, CostExceededError, EvaluationError
 
 
-class Program(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Program:
     """A compiled selector."""
 
     source: str

@@ -1,12 +1,11 @@
 """Evaluation with cel-go's semantics: limits, costs, field access, logic, equality, membership and comprehension macros."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import ceil, isfinite
 from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult
-
-from msgspec import Struct
 
 from koord_numa.core.cel.functions import equality
 from koord_numa.core.cel.operators import SORT_KEY, charge_sort
@@ -39,7 +38,8 @@ from koord_numa.core.cel.values import (
 # memory of an evaluation.
 
 
-class Limits(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Limits:
     """Limits of one evaluation."""
 
     cost: int = 1_000_000
@@ -70,7 +70,8 @@ Maximum depth of a syntax tree. Consecutive operators and selections also count.
 """
 
 
-class Reads(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Reads:
     """
     The attributes and capacities that an expression reads.
 
@@ -87,7 +88,8 @@ class Reads(Struct, frozen=True):
         return not self.names and not self.everything
 
 
-class CelDevice(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class CelDevice:
     """Value of the variable ``device``, built once per device and read by every selector."""
 
     driver: str
@@ -463,7 +465,8 @@ OPERATORS: Final[Mapping[str, Callable[[Sequence[Evaluate]], Evaluate]]] = {
 }
 
 
-class LoopBody(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class LoopBody:
     """A loop: the range, the slots of its variables, the condition and the result."""
 
     items: Evaluate

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import total_ordering
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
@@ -9,8 +10,6 @@ from itertools import count
 from traceback import clear_frames
 from typing import Any, Final
 from urllib.parse import SplitResult
-
-from msgspec import Struct
 
 
 class CelError(Exception):
@@ -64,12 +63,13 @@ _LARGEST: Final = 2**64 - 1
 
 
 @total_ordering
-class Semver(Struct, frozen=True, eq=False):
+@dataclass(frozen=True, slots=True, eq=False)
+class Semver:
     """A version ``major.minor.patch-pre+build``. Build metadata does not affect equality and order."""
 
     numbers: tuple[int, int, int]
     pre: tuple[int | str, ...] = ()
-    build: tuple[str, ...] = ()
+    build: tuple[str, ...] = field(default=())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Semver) and (self.numbers, self.pre) == (other.numbers, other.pre)
@@ -187,7 +187,8 @@ class Uint(int):
     __slots__ = ()
 
 
-class Quantity(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Quantity:
     """
     A ``resource.Quantity`` as a whole number of 10^-9 units, the resolution of Kubernetes. The notation is not kept.
     """
@@ -201,44 +202,51 @@ class Quantity(Struct, frozen=True):
         return cls(-(-scaled.numerator // scaled.denominator) if scaled > 0 else scaled.numerator // scaled.denominator)
 
 
-class Duration(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Duration:
     """A duration in nanoseconds."""
 
     nanoseconds: int
 
 
-class Timestamp(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Timestamp:
     """A point in time, in nanoseconds since the epoch."""
 
     nanoseconds: int
 
 
-class OptionalValue(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class OptionalValue:
     """A value of type ``optional(T)``: a value, or none."""
 
     present: bool
     value: object = None
 
 
-class TypeValue(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class TypeValue:
     """A CEL type as a value: the result of ``type(x)``, and the value of type names."""
 
     name: str
 
 
-class NamedFormat(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class NamedFormat:
     """A string format of Kubernetes, such as ``dns1123Label``."""
 
     name: str
 
 
-class _BoolKey(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _BoolKey:
     """A map key ``true`` or ``false``. It keeps ``true`` distinct from ``1``, which is equal in Python."""
 
     value: bool
 
 
-class Unreadable(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Unreadable:
     """An attribute value that CEL cannot represent: an unknown type, or a malformed version. Reading it is a runtime error."""
 
     message: str
