@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from koord_numa.core.claims import (
-    CAPACITY,
+    CPU_CAPACITY,
     IN_MEMORY,
     NANO,
     Device,
@@ -208,7 +208,7 @@ def _wanted(lister: ClaimLister, pod: Pod, entry: str, name: str) -> Document:
 
 def _asked(demand: DeviceRequirements) -> str:
     capacity = dict(demand.capacity or ())
-    cpus = capacity.get(CAPACITY, 0)
+    cpus = capacity.get(CPU_CAPACITY, 0)
     if cpus:
         return f"{cpus / NANO:g} CPU of {demand.device_class}"
     count = "all" if demand.mode == AllocationMode.ALL else str(demand.count)

@@ -9,7 +9,7 @@ import orjson
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from koord_numa.core.claims import CAPACITY, DRIVER
+from koord_numa.core.claims import CPU_CAPACITY, CPU_DRIVER
 from koord_numa.wire import names
 from koord_numa.wire.names import DEFAULT_SCHEDULER
 
@@ -31,8 +31,8 @@ class DemoClaims(BaseModel):
             {"name": request, "exactly": {"deviceClassName": name}} for request, name in self.devices.items()
         ]
         if self.cpus:
-            capacity = {"requests": {CAPACITY: str(self.cpus)}}
-            requests.append({"name": "cpus", "exactly": {"deviceClassName": DRIVER, "capacity": capacity}})
+            capacity = {"requests": {CPU_CAPACITY: str(self.cpus)}}
+            requests.append({"name": "cpus", "exactly": {"deviceClassName": CPU_DRIVER, "capacity": capacity}})
         return {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaimTemplate",

@@ -7,9 +7,9 @@ normal form. ``allocator.allocate`` decides. Claims and allocations as objects a
 
 from koord_numa.core.claims.allocator import NO_SOLUTION
 from koord_numa.core.claims.cpus import (
-    CAPACITY,
+    CPU_CAPACITY,
+    CPU_DRIVER,
     CPU_ID,
-    DRIVER,
     NANO,
     CpuSite,
     cpu_count,
@@ -18,7 +18,7 @@ from koord_numa.core.claims.cpus import (
     unequal_cpus,
 )
 from koord_numa.core.claims.demands import count_devices, numbers_of, runs_short
-from koord_numa.core.claims.device_hints import MOST_STEPS, ClaimDevices, Found, ids_text
+from koord_numa.core.claims.device_hints import MOST_STEPS, ClaimAllocations, ClaimDevices, ids_text
 from koord_numa.core.claims.inventory import (
     NOWHERE,
     Attribute,
@@ -43,12 +43,12 @@ from koord_numa.core.claims.node_resources import (
     check_pod_level,
     claims_at,
     class_by_resource,
+    containers_without,
     counted_with,
     extended_claim,
     extended_requests,
     name_classes,
     served_by_claim,
-    without,
 )
 from koord_numa.core.claims.pools import (
     SELECTOR_LIMITS,
@@ -62,9 +62,9 @@ from koord_numa.core.claims.pools import (
 )
 
 __all__ = [
-    "CAPACITY",
+    "CPU_CAPACITY",
+    "CPU_DRIVER",
     "CPU_ID",
-    "DRIVER",
     "IN_MEMORY",
     "MOST_STEPS",
     "NANO",
@@ -77,13 +77,13 @@ __all__ = [
     "Capacity",
     "CapacityPolicy",
     "CapacityRange",
+    "ClaimAllocations",
     "ClaimDevices",
     "ClassByResource",
     "CpuSite",
     "Device",
     "DeviceTaintRule",
     "ExtendedClaim",
-    "Found",
     "NodeAllocatable",
     "NodeChoice",
     "NodeDevices",
@@ -99,6 +99,7 @@ __all__ = [
     "check_pod_level",
     "claims_at",
     "class_by_resource",
+    "containers_without",
     "count_devices",
     "counted_with",
     "cpu_count",
@@ -113,5 +114,4 @@ __all__ = [
     "runs_short",
     "served_by_claim",
     "unequal_cpus",
-    "without",
 ]

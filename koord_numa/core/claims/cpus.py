@@ -23,8 +23,8 @@ from koord_numa.core.objects.vocabulary import CpuExclusivePolicy
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.value_objects import ValueObject, replace
 
-DRIVER: Final = "dra.cpu"
-CAPACITY: Final = "dra.cpu/cpu"
+CPU_DRIVER: Final = "dra.cpu"
+CPU_CAPACITY: Final = "dra.cpu/cpu"
 CPU_IDS: Final = "dra.cpu/cpuIDs"
 SMT_LAYOUT: Final = "dra.cpu/smtLayout"
 CPU_COUNT: Final = "dra.cpu/numCPUs"
@@ -62,11 +62,11 @@ def cpus_of(allocation: Allocation) -> CpuSet:
     """
     # Other drivers may have configuration of any form under the same key.
     held = EMPTY
-    if not any(result.device.driver == DRIVER for result in allocation.results):
+    if not any(result.device.driver == CPU_DRIVER for result in allocation.results):
         return held
     for config in allocation.configs:
         # The configuration of a class is the same for every claim and contains no CPUs.
-        if config.source is ConfigSource.CLAIM and config.opaque is not None and config.opaque.driver == DRIVER:
+        if config.source is ConfigSource.CLAIM and config.opaque is not None and config.opaque.driver == CPU_DRIVER:
             held |= _cpuset(config.opaque.parameters)
     return held
 
@@ -98,14 +98,14 @@ def assign_cpus(
             parameters = json.dumps(
                 {"apiVersion": CONFIG_VERSION, "cpuConfig": {"cpuset": str(cpus)}}, separators=(",", ":")
             )
-            configs.append(AllocatedConfig(ConfigSource.CLAIM, (request,), OpaqueConfig(DRIVER, parameters)))
+            configs.append(AllocatedConfig(ConfigSource.CLAIM, (request,), OpaqueConfig(CPU_DRIVER, parameters)))
         made.append(replace(allocation, configs=tuple(configs)))
     return tuple(made)
 
 
 def is_cpu_device(device: DeviceId) -> bool:
     """Return whether the device represents CPUs of dra-driver-cpu, in any grouping."""
-    return device.driver == DRIVER
+    return device.driver == CPU_DRIVER
 
 
 def cpu_count(result: DeviceResult) -> int:
@@ -117,7 +117,7 @@ def cpu_count(result: DeviceResult) -> int:
     if not is_cpu_device(result.device):
         return 0
     consumed = dict(result.consumed)
-    return 1 if not consumed else consumed.get(CAPACITY, consumed.get("cpu", 0)) // NANO
+    return 1 if not consumed else consumed.get(CPU_CAPACITY, consumed.get("cpu", 0)) // NANO
 
 
 def numas_of_cpus(device: Device, site: CpuSite) -> tuple[int, ...]:
@@ -139,7 +139,9 @@ def takes_cpusets(device: Device) -> bool:
 
     It does so for devices with CPU ids. Older versions expect a cpuset for whole machines only.
     """
-    return device.id.driver == DRIVER and (device.attribute(CPU_IDS) is not None or device.id.device == MACHINE_DEVICE)
+    return device.id.driver == CPU_DRIVER and (
+        device.attribute(CPU_IDS) is not None or device.id.device == MACHINE_DEVICE
+    )
 
 
 def _cpu_requests(
@@ -163,7 +165,11 @@ def _cpu_requests(
 def _check_configs(request: str, configs: Iterable[AllocatedConfig]) -> None:
     """Check that no other configuration applies. The driver accepts exactly one configuration per request."""
     for config in configs:
-        if config.opaque is not None and config.opaque.driver == DRIVER and request in (config.requests or (request,)):
+        if (
+            config.opaque is not None
+            and config.opaque.driver == CPU_DRIVER
+            and request in (config.requests or (request,))
+        ):
             where = "the device class" if config.source is ConfigSource.CLASS else "the claim"
             raise CpuClaimError(
                 f"request {request}: {where} configures dra.cpu already, which takes one configuration only"
@@ -172,7 +178,7 @@ def _check_configs(request: str, configs: Iterable[AllocatedConfig]) -> None:
 
 def _count(request: str, result: DeviceResult) -> int:
     # The qualified name has priority. A driver may publish its capacity without a domain.
-    amount = dict(result.consumed).get(CAPACITY, dict(result.consumed).get("cpu", 0))
+    amount = dict(result.consumed).get(CPU_CAPACITY, dict(result.consumed).get("cpu", 0))
     if amount <= 0 or amount % NANO:
         raise CpuClaimError(
             f"request {request}: dra.cpu allocates whole CPUs, and the request consumes {amount / NANO:g}"

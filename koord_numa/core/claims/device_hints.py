@@ -5,7 +5,7 @@ from typing import Final
 
 from koord_numa.core.claims.allocator import ALTERNATIVES, MAX_STEPS, Allocated, allocate
 from koord_numa.core.claims.cpus import (
-    DRIVER,
+    CPU_DRIVER,
     CpuClaimError,
     CpuSite,
     assign_cpus,
@@ -37,7 +37,7 @@ Places = tuple[int, ...]
 """Masks of NUMA nodes. A set of NUMA nodes is near a device when it intersects every mask."""
 
 
-class Found(ValueObject):
+class ClaimAllocations(ValueObject):
     """
     Allocations of all claims, and the raw score of the chosen alternatives.
 
@@ -80,7 +80,7 @@ class ClaimDevices(MutableObject):
     fixed: Places = ()  # the places of devices and CPUs that the pod's claims already hold
     _devices: dict[DeviceId, Device] = value_field(default_factory=dict)
     _places: dict[DeviceId, Places] = value_field(default_factory=dict)
-    _found: dict[tuple[int, bool], Found | str] = value_field(default_factory=dict)
+    _found: dict[tuple[int, bool], ClaimAllocations | str] = value_field(default_factory=dict)
     _left: int = MOST_STEPS
 
     @property
@@ -95,7 +95,7 @@ class ClaimDevices(MutableObject):
             key,
             device,
         ) in self._devices.items():  # devices of other drivers in one line each: every decision visits all
-            if key.driver != DRIVER:
+            if key.driver != CPU_DRIVER:
                 if near := device.own_mask or mask_of(device.numas(roots)):
                     found[key] = (near,)
             elif places := self._places_of_cpus(device):
@@ -119,7 +119,7 @@ class ClaimDevices(MutableObject):
             return (1 << device.own_numa[0],)
         return () if takes_cpusets(device) else tuple(1 << numa for numa in numas_of_cpus(device, self.site))
 
-    def at(self, mask: int) -> Found | str:
+    def at(self, mask: int) -> ClaimAllocations | str:
         """Return allocations on a set of NUMA nodes (0 means any), or the reason why there are none."""
         return self._at(mask, empty=False)
 
@@ -131,7 +131,7 @@ class ClaimDevices(MutableObject):
         """Return whether all claims could be allocated on the NUMA nodes if nothing were in use (``DeviceHints``)."""
         return self.fits(mask) or not isinstance(self._at(mask, empty=True), str)
 
-    def _at(self, mask: int, *, empty: bool) -> Found | str:
+    def _at(self, mask: int, *, empty: bool) -> ClaimAllocations | str:
         # Masks with the same NUMA nodes among the devices' places offer the same devices and CPUs.
         key = (mask and (mask & self.places or ELSEWHERE), empty)
         found = self._found.get(key)
@@ -139,7 +139,7 @@ class ClaimDevices(MutableObject):
             found = self._found[key] = self._allocate(key[0], empty=empty)
         return found
 
-    def _allocate(self, mask: int, *, empty: bool) -> Found | str:
+    def _allocate(self, mask: int, *, empty: bool) -> ClaimAllocations | str:
         # Allocated devices cannot move, so a set that is not near them cannot hold the pod.
         if mask and not all(place & mask for place in self.fixed):
             held = self._numa_of(self.claims.devices, self.claims.cpus)
@@ -161,7 +161,7 @@ class ClaimDevices(MutableObject):
             return f"device {unknown.device} does not say on which NUMA nodes its CPUs are, and no NodeResourceTopology does"
         devices += self.claims.devices
         cpus = self.claims.cpus | cpus_of_all(allocations)
-        return Found(allocations, self._numa_of(devices, cpus), self._places_of(devices, cpus), answer.score)
+        return ClaimAllocations(allocations, self._numa_of(devices, cpus), self._places_of(devices, cpus), answer.score)
 
     def _is_cpus_anywhere(self, device: DeviceId) -> bool:
         """Return whether the driver chooses the CPUs of the device on unknown NUMA nodes."""
@@ -194,7 +194,7 @@ class ClaimDevices(MutableObject):
         )
         return tuple(each for each in found if each is not None)
 
-    def holds_cpus(self, found: Found) -> bool:
+    def holds_cpus(self, found: ClaimAllocations) -> bool:
         """Return whether the claims of the pod hold CPUs, in any grouping."""
         results = (result.device for allocation in found.allocations for result in allocation.results)
         return any(map(is_cpu_device, self.claims.devices)) or any(map(is_cpu_device, results))

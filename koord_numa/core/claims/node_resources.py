@@ -155,7 +155,7 @@ def _request(at: int, container: Container, resource: str, device_class: str, co
     return DeviceRequest(name, (DeviceRequirements(name, device_class, count=count),))
 
 
-def without(containers: Iterable[Container], resources: Mapping[str, object]) -> tuple[Container, ...]:
+def containers_without(containers: Iterable[Container], resources: Mapping[str, object]) -> tuple[Container, ...]:
     """Return the containers without these resources, as a kubelet that does not know them accounts for them."""
     return tuple(
         replace(it, requests=_less(it.requests, resources), limits=_less(it.limits, resources)) for it in containers

@@ -7,7 +7,7 @@ from typing import Final
 from koord_numa.core.allocation.allocate import allocate_demand, policy_in_force
 from koord_numa.core.allocation.demand import NO_CPUS_WITHOUT_CLAIM, own_cpus_by_claim
 from koord_numa.core.allocation.numa_offers import DeviceHints
-from koord_numa.core.claims import NO_SOLUTION, ClaimDevices, Found, ids_text, unequal_cpus
+from koord_numa.core.claims import NO_SOLUTION, ClaimAllocations, ClaimDevices, ids_text, unequal_cpus
 from koord_numa.core.devices import NUMA_SCOPED, Chosen, NodeDeviceHints, Shortage, node_devices, rejection
 from koord_numa.core.kubelet import (
     NOT_SURELY_ALIGNED,
@@ -340,21 +340,21 @@ def place_devices(
         return _complete(ask, placement, anywhere, devices, seen)  # already optimal
     # Merge again with devices as a provider, because they may exclude the set that was chosen without them.
     joint = _joint(ask, seen, placement, devices)
-    if joint.mask is not None and isinstance(found := devices.at(joint.mask), Found):
+    if joint.mask is not None and isinstance(found := devices.at(joint.mask), ClaimAllocations):
         return _complete(ask, joint, found, devices, seen)
     # A set was chosen and the devices are not on it: a required policy rejects the node.
     if policy in HARD and joint.mask is not None:
         return _refused(devices.at(joint.mask))
-    why: Found | str = ""
+    why: ClaimAllocations | str = ""
     for mask in _own_sets(policy, devices, _room(ask, seen, policy)):
         why = devices.at(mask)
-        if isinstance(why, Found):
+        if isinstance(why, ClaimAllocations):
             return _complete(ask, joint, why, devices, seen)
     # Preferred only: devices on any NUMA node are better than no placement.
     return _refused(why) if policy in HARD else _complete(ask, joint, anywhere, devices, seen)
 
 
-def _is_near(found: Found, placement: Placement) -> bool:
+def _is_near(found: ClaimAllocations, placement: Placement) -> bool:
     """Return whether all devices are on the pod's NUMA nodes, or on a single NUMA node if the pod has none."""
     if placement.mask is not None:
         return found.is_near(placement.mask)
@@ -386,7 +386,7 @@ def _refuse_without_cpus(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejectio
     return NO_CPUS_WITHOUT_CLAIM if own_cpus_by_claim(ask.demand, seen.offer.traits) else None
 
 
-def _refused(why: Found | str) -> Rejection:
+def _refused(why: ClaimAllocations | str) -> Rejection:
     detail = why if isinstance(why, str) and why != NO_SOLUTION else ""
     return Rejection(Reason.CLAIM_ALIGNMENT, NOT_TOGETHER, detail)
 
@@ -452,7 +452,7 @@ def _room(ask: SchedulingRequest, seen: NodeSnapshot, policy: NumaPolicy) -> Cal
 
 
 def _complete(
-    ask: SchedulingRequest, placement: Placement, found: Found, devices: ClaimDevices, seen: NodeSnapshot
+    ask: SchedulingRequest, placement: Placement, found: ClaimAllocations, devices: ClaimDevices, seen: NodeSnapshot
 ) -> Placement:
     # Half for the distance, half for the chosen alternatives.
     points = (_alignment_points(placement, found, seen) + _preference_points(found, devices)) // 2
@@ -469,7 +469,7 @@ def _complete(
     )
 
 
-def _alignment_points(placement: Placement, found: Found, seen: NodeSnapshot) -> int:
+def _alignment_points(placement: Placement, found: ClaimAllocations, seen: NodeSnapshot) -> int:
     """Return 100 if devices are on the pod's NUMA nodes, or on one if it has none; 50 on one not known to be the pod's; else 0."""
     if placement.mask is None:
         pinned = isinstance(seen.offer, KubeletView) and seen.offer.state.node.config.cpu_policy == "static"
@@ -479,13 +479,13 @@ def _alignment_points(placement: Placement, found: Found, seen: NodeSnapshot) ->
     return MAX_SCORE // 2 if found.on_one else 0
 
 
-def _preference_points(found: Found, devices: ClaimDevices) -> int:
+def _preference_points(found: ClaimAllocations, devices: ClaimDevices) -> int:
     """Return the points for chosen alternatives of ``firstAvailable``: 100 if all are first (dynamicresources Score, ``8 - index``)."""
     best = devices.best_score()
     return MAX_SCORE if not best else min(MAX_SCORE, MAX_SCORE * found.score // best)
 
 
-def _kubelet_note(placement: Placement, found: Found) -> str:
+def _kubelet_note(placement: Placement, found: ClaimAllocations) -> str:
     """Return a note for this pod, because a kubelet's topology manager does not consider claims."""
     if not found.numa:
         return ""

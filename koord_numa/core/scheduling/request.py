@@ -6,7 +6,7 @@ from typing import Any
 
 from koord_numa.core.allocation.allocate import demand_of
 from koord_numa.core.allocation.demand import AllocateOptions, AllocationDemand
-from koord_numa.core.claims import claims_at, served_by_claim, without
+from koord_numa.core.claims import claims_at, containers_without, served_by_claim
 from koord_numa.core.devices import TYPE_OF
 from koord_numa.core.fit.pod_placement import PodAffinityCounts, SpreadCounts
 from koord_numa.core.objects.claims import PodClaims
@@ -126,7 +126,7 @@ def without_resources(ask: SchedulingRequest, resources: Iterable[str]) -> Sched
     gone = dict.fromkeys(resources)
     amounts = {name: amount for name, amount in ask.amounts.items() if name not in gone}
     demand = ask.demand if isinstance(ask.demand, Rejection) else replace(ask.demand, amounts=amounts)
-    request = replace(ask.request, containers=without(ask.request.containers, gone))
+    request = replace(ask.request, containers=containers_without(ask.request.containers, gone))
     return replace(ask, request=request, amounts=amounts, demand=demand)
 
 

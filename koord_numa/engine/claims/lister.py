@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from koord_numa.core.claims import (
+    CPU_DRIVER,
     CPU_ID,
-    DRIVER,
     ClassByResource,
     Device,
     DeviceTaintRule,
@@ -625,7 +625,7 @@ class ClaimLister:
         former = self._index.remove(each) if event == DELETED else self._index.put(each)
         # The former slice may have named another node.
         for it in (each, former):
-            if it is not None and it.pool.driver == DRIVER and it.nodes.name:
+            if it is not None and it.pool.driver == CPU_DRIVER and it.nodes.name:
                 self._tell_cpus(it.nodes.name)
         self._on_change()
 
@@ -638,11 +638,11 @@ class ClaimLister:
         self._on_change()
 
     def _nodes_with_cpus(self) -> set[str]:
-        return {each.nodes.name for each in self._index if each.pool.driver == DRIVER and each.nodes.name}
+        return {each.nodes.name for each in self._index if each.pool.driver == CPU_DRIVER and each.nodes.name}
 
     def _tell_cpus(self, node: str) -> None:
         """Report whether the CPUs of a node are allocated by claim: a driver publishes them, or a claim holds some."""
-        self._on_cpus(node, bool(self._cpus.get(node)) or self._index.publishes(node, DRIVER))
+        self._on_cpus(node, bool(self._cpus.get(node)) or self._index.publishes(node, CPU_DRIVER))
 
     def observe_taint_rule(self, event: str | None, rule: DeviceTaintRule) -> None:
         """Process an added, changed or deleted DeviceTaintRule. The cost is proportional to the affected slices."""
