@@ -270,6 +270,8 @@ def node_entry(info: NodeInfo) -> Document | None:
     state, why = state_of(info, seen)
     found = rooms(seen)
     largest = largest_aligned(seen, found)
+    numa = [*_numa_entries(found, largest.get(CPU, 0))]
+    others = dict.fromkeys((MEMORY, *(name for entry in numa for name in entry["devices"])))
     return {
         "name": info.name,
         "labels": dict(seen.node.labels),
@@ -282,7 +284,8 @@ def node_entry(info: NodeInfo) -> Document | None:
         "trust": status,  # its name before; until 0.2
         "cpus": sum(usage.total.get(CPU, 0) for usage in found) / MILLI,
         "freeCPUs": node_free(seen, CPU, found) / MILLI,
-        "numa": [*_numa_entries(found, largest.get(CPU, 0))],
+        "free": {name: node_free(seen, name, found) for name in others},
+        "numa": numa,
         "largest": " or ".join(filter(None, map(largest_text, (largest, largest_with_devices(seen, found))))),
         "pods": len(seen.ledger),
         "held": short_amounts(seen.ledger.amounts),

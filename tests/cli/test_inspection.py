@@ -44,6 +44,7 @@ async def test_pods_without_numa_nodes_count(tmp_path: Path) -> None:
         summary = json.loads((await ask(cluster, "top", "-l", "kind=own", "-o", "json")).output)["summary"]
     assert answer.output.split()[:6] == ["own", "scheduler", "-", "pod", "2", "0-4/8,2-6/8"]
     assert (document["cpus"], document["freeCPUs"]) == (16, 6)
+    assert document["free"] == {"memory": 30 << 30}  # two pods of 1 GiB, of which one is on a known NUMA node
     assert (summary["cpus"], summary["freeCPUs"]) == (16, 6)
 
 

@@ -34,7 +34,7 @@ const matches = (node) => {
   });
 };
 
-// Free memory and devices of all NUMA nodes, as "168Gi of 384Gi · 3 of 8 gpu".
+// Free memory and devices of the node, as "168Gi of 384Gi · 3 of 8 gpu". Pods on unknown NUMA nodes count for the node only.
 const otherAmounts = (node) => {
   const sums = new Map([["memory", { free: 0, total: 0 }]]);
   for (const numa of node.numa) {
@@ -45,7 +45,7 @@ const otherAmounts = (node) => {
   }
   return [...sums].filter(([, it]) => it.total).map(([name, it]) => {
     const text = name === "memory" ? bytes : amount(name);
-    return `${text(it.free)} of ${text(it.total)} ${name.split("/").pop()}`;
+    return `${text(node.free?.[name] ?? it.free)} of ${text(it.total)} ${name.split("/").pop()}`;
   }).join(" · ");
 };
 
