@@ -14,7 +14,7 @@ from koord_numa.cli import main
 from koord_numa.cli.demo import sandbox_cluster
 from koord_numa.cli.demo import show as demo_command
 from koord_numa.cli.demo.pods import load_pods
-from koord_numa.cli.demo.scenario import next_wave
+from koord_numa.cli.demo.show import next_wave
 from koord_numa.sandbox import DEMO_PODS, DEMO_RACK
 from koord_numa.sandbox.machines import Fleet, load_descriptions
 from tests.cli.processes import is_open, left_in, line_with, processes_about, started
