@@ -34,7 +34,6 @@ READ_BUFFER: Final = 2**21
 APPLY: Final = "application/apply-patch+yaml"
 PAGE: Final = 50
 """Objects of a page. A list of 250 pods at once takes 5 to 15 MB for a moment, which the process keeps."""
-MERGE: Final = "application/merge-patch+json"
 JSON: Final = "application/json"
 
 

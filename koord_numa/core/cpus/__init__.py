@@ -6,7 +6,6 @@ from koord_numa.core.cpus.cpu_request import (
     CpuOccupancy,
     CpuRequest,
     NotEnoughCpus,
-    TopologyDomain,
     layout_of,
     shaped,
 )
@@ -20,7 +19,6 @@ __all__ = [
     "CpuRequest",
     "Downgrade",
     "NotEnoughCpus",
-    "TopologyDomain",
     "layout_of",
     "pick_cpus",
     "shaped",
