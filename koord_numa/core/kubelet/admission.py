@@ -52,6 +52,7 @@ from koord_numa.core.kubelet.view import (
     CANNOT_ALIGN,
     CANNOT_ALLOCATE,
     NO_WHOLE_CORES,
+    Explorations,
     KubeletView,
     asks_kubelet,
     lost_to_sockets,
@@ -379,15 +380,15 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         return unclear
     if view.is_settled and len(demand.containers) == 1:  # No CPU reuse, and no possible departures.
         return _in_one_state(request, view, doubts)
-    later = view.explorations
-    continues = later is not None and later.hypotheses is view.hypotheses
-    if later is not None and continues and (known := later.of.get(request.class_key)) is not None:
+    later = view.explorations or Explorations(steps=DECISION)
+    continues = later.hypotheses is view.hypotheses
+    if continues and (known := later.of.get(request.class_key)) is not None:
         return known.answer or Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, NOT_YET)
     exploration = Exploration(request, view, doubts)
-    exploration.advance(DECISION if later is None else later.steps)
+    later.spent += exploration.advance(later.steps)
     if exploration.answer is not None:
         return exploration.answer
-    if later is None or not continues:
+    if not continues:
         return _by_bound(request, view, doubts)
     later.add(request, exploration)
     return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, NOT_YET)
@@ -406,19 +407,21 @@ class Exploration:
         self._left = DECISION
         self.answer: KubeletAdmission | Rejection | None = None
 
-    def advance(self, steps: int) -> None:
-        """Continue for about ``steps`` steps. Afterwards ``answer`` is set, or more steps are needed."""
+    def advance(self, steps: int) -> int:
+        """Continue for about ``steps`` steps and return their number. Afterwards ``answer`` is set, or more steps are needed."""
+        before, budget = self._left, limited(self._left)
         try:
-            with limited(self._left) as budget:
-                while self._left - budget.left < steps:
+            with budget:
+                while before - budget.left < steps:
                     next(self._states)
-            self._left = budget.left
         except StopIteration as end:
             self.answer = end.value
         except PodsInFlight:
             self.answer = Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, IN_FLIGHT)
         except TooManyWays:
             self.answer = _by_bound(self._request, self._view, self._doubts)
+        self._left = budget.left
+        return before - budget.left
 
 
 def _in_one_state(request: PodRequest, view: KubeletView, doubts: "_Doubts | None") -> KubeletAdmission | Rejection:

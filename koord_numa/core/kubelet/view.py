@@ -93,7 +93,7 @@ class Unfinished(Protocol):
 
     answer: KubeletAdmission | Rejection | None
 
-    def advance(self, steps: int) -> None:
+    def advance(self, steps: int) -> int:
         """Continue for about this number of steps."""
 
 
@@ -104,12 +104,14 @@ class Explorations(MutableObject):
     A decision runs the first slice. The caller runs the others between decisions, and repeats the decision when all are finished.
     ``steps`` are the steps of a slice. ``of`` are the evaluations by request class. ``began`` is called for each of
     them. Without ``hypotheses``, and in a copy of the view with other hypotheses, a decision has a single slice.
+    ``spent`` are the steps that decisions have taken, so that a decision over many nodes can be interrupted.
     """
 
     hypotheses: Sequence[Hypothesis] | None = None
     began: Callable[[], None] | None = None
     steps: int = SLICE
     of: dict[Hashable, Unfinished] = value_field(default_factory=dict)
+    spent: int = 0
 
     def add(self, request: PodRequest, evaluation: Unfinished) -> None:
         """Keep an evaluation."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from koord_numa.core.kubelet import KubeletView
 from koord_numa.core.objects.constraints import (
     LabelSelector,
     NodeTerm,
@@ -14,14 +15,16 @@ from koord_numa.core.objects.constraints import (
     Requirement,
     SpreadConstraint,
 )
+from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import Container, Pod
-from koord_numa.core.objects.verdicts import Placement
-from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
+from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy
+from koord_numa.core.state.inventory import NodeSnapshot
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.ranking import node_ranking
 from koord_numa.engine.ranking.node_ranking import Undecided
 from koord_numa.engine.ranking.pod_counts import Namespaces, PodKind, SelectedByTerms, TermGroup
-from tests.engine.world import World, bound, make_node, make_pod, make_world
+from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
 
 UNDECIDED = Undecided.UNDECIDED
 TERMS = 60
@@ -89,6 +92,32 @@ def test_a_turn_does_bounded_work(monkeypatch: pytest.MonkeyPatch) -> None:
     while world.engine.handle.selector.choose_some(request_class, 64) is UNDECIDED:
         assert sum(compared) < STEPS + TERMS
         compared.clear()
+
+
+def test_many_states_of_a_kubelet_count_like_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, evaluated = [f"node-{at}" for at in range(6)], list[str]()
+    world = make_world(*(make_node(name) for name in names))
+    world.engine.cache.on_unfinished = lambda: None
+    for name in names:
+        kubelet = KubeletConfig(KubeletPolicy.SINGLE_NUMA_NODE, cpu_policy="static")
+        topology = replace(make_topology(name), owner=CpuOwner.KUBELET, machine=None, kubelet=kubelet)
+        world.engine.handlers.topologies.observe("ADDED", topology)
+
+    def refuse(_: object, seen: NodeSnapshot, *__: object) -> Rejection:
+        evaluated.append(seen.node.name)
+        assert isinstance(seen.offer, KubeletView)
+        assert seen.offer.explorations is not None
+        seen.offer.explorations.spent += 400
+        return Rejection(Reason.KUBELET_ALIGNMENT, "not yet")
+
+    monkeypatch.setattr(node_ranking, "evaluate_alone", refuse)
+    request_class = world.engine.classes.of(make_pod("pod"))
+    assert request_class is not None
+    turns = []
+    while world.engine.handle.selector.choose_some(request_class, 64) is UNDECIDED:
+        turns.append(len(evaluated))
+    assert sorted(evaluated) == names
+    assert turns == [2, 4]  # 400 steps count like 40 nodes
 
 
 def test_pods_that_come_and_go_between_turns_are_counted() -> None:
