@@ -112,6 +112,7 @@ class LeaderElection:
         self._until = float("-inf")  # end of the permission to act, on the local clock
         self._from = float("inf")  # start of the permission to act
         self._seen = _Observed(None, clock())
+        self._in_doubt = False  # whether a claim was sent whose response never arrived
 
     def fresh(self) -> bool:
         """Report whether this process may act now."""
@@ -157,10 +158,14 @@ class LeaderElection:
         """Stop acting and release the lease for a standby. Best effort: without a response the lease expires."""
         held = self._until != float("-inf") and self.holder == self.config.identity
         self.stop_acting()
-        if not held:
+        if not held and not self._in_doubt:
             return
         try:
             async with asyncio.timeout(self.config.retry):
+                if not held:
+                    await self._look()
+                    if self.holder != self.config.identity:
+                        return
                 # Write an empty holder, unless another process holds the lease. Raises the errors of ``Api.send``.
                 try:
                     await self._write(self._spec("", 1))
@@ -223,7 +228,13 @@ class LeaderElection:
     async def _claim(self, begun: float) -> None:
         was_ours = self.holder == self.config.identity
         taking_over = self._clock() >= self._until
-        await self._write(self._spec(self.config.identity, ceil(self.config.duration)))
+        self._in_doubt = True
+        try:
+            await self._write(self._spec(self.config.identity, ceil(self.config.duration)))
+        except (Conflict, Gone):
+            self._in_doubt = False
+            raise
+        self._in_doubt = False
         # Counted from before the request was sent: the response may be delayed.
         self._until = begun + self.config.renew
         if taking_over:

@@ -9,6 +9,7 @@ import pytest
 
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.leader_election import LeaderElection, LeaseConfig, NoElection
+from koord_numa.ports import ClusterError
 from koord_numa.sandbox.apiserver import ApiServer, Effect, Fault
 from tests.cluster.objects import PATIENCE, JsonObject, until
 
@@ -155,6 +156,18 @@ async def test_a_release_after_a_renewal_whose_answer_never_came(server: ApiServ
     election = LeaderElection(api, term("a"), time)
     await election._try(time())
     server.store.patch(LEASES, "elect", {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}}, "kube-system")
+    await election.release()
+    assert record(server)["holderIdentity"] == ""
+
+
+async def test_a_release_after_a_first_claim_whose_answer_never_came(
+    server: ApiServer, api: Api, time: FakeTime
+) -> None:
+    election = LeaderElection(api, term("a"), time)
+    server.faults.add(Fault(effect=Effect.LOSE_ANSWER, verb="create", count=1))
+    with pytest.raises(ClusterError):
+        await election._try(time())
+    assert record(server)["holderIdentity"] == "a"
     await election.release()
     assert record(server)["holderIdentity"] == ""
 
