@@ -160,10 +160,9 @@ class Informers(ValueObject):
     All informers and resyncs.
 
     No decision is made before all ``essential`` informers and all resyncs are synced. Only pods that need the objects
-    of ``other`` informers wait for these. ``placed`` is the informer of bound pods, one of ``essential``.
+    of ``other`` informers wait for these.
     """
 
-    placed: Informer[Pod]
     essential: tuple[Informer[Any], ...]
     other: tuple[Informer[Any], ...]
     resyncs: tuple[Resync[Any], ...]
@@ -214,13 +213,10 @@ def informers_of(api: Api, scheduler: Scheduler, stores: KopfStores, parsers: Ko
         _rebinds(api, stores, parsers),
     )
     if scheduler.settings.pod_source is PodSource.INFORMER:
-        pods = all_pods(api, scheduler)
-        return Informers(pods, (pods, *essential), other, resyncs, of_claims, topologies)
+        return Informers((all_pods(api, scheduler), *essential), other, resyncs, of_claims, topologies)
     waiting = _waiting_pods(api, stores, parsers, scheduler.settings.scheduler_names)
-    bound = _bound_pods(api, scheduler)
     return Informers(
-        bound,
-        (bound, *essential),
+        (_bound_pods(api, scheduler), *essential),
         (_nominated(api, scheduler), *other),
         (waiting, *resyncs),
         of_claims,

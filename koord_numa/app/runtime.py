@@ -256,14 +256,10 @@ class Runtime:
         )
 
     async def _catch_up(self) -> None:
-        """
-        Relist what a scheduler writes, because the previous leader may have written it and no watch has delivered it yet.
-
-        Nodes, namespaces and Device objects are written by others: a late watch of them is the same for every leader.
-        """
+        """Relist, because the previous leader may have written changes that no watch has delivered yet."""
         self.informers.needs_relist()
         self._claims_catch_up.begin()
-        await self.informers.placed.refresh()
+        await asyncio.gather(*(informer.refresh() for informer in self.informers.essential))
 
     def _elected(self) -> None:
         self.scheduler.kick()

@@ -1,4 +1,4 @@
-"""A new leader lists again what the previous leader may have written: bound pods, and ResourceClaims."""
+"""A new leader lists ResourceClaims again before it gives devices away."""
 
 from pathlib import Path
 
@@ -16,17 +16,6 @@ async def test_a_new_leader_lists_claims_after_it_leads(tmp_path: Path, monkeypa
         assert informer is not None
         await until(lambda: runtime.lease.fresh() and lister.known)
         assert informer.relists > 1
-
-
-async def test_a_new_leader_lists_bound_pods_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(tmp_path, ONE_PAIR) as rack, operating(rack.server, tmp_path, monkeypatch) as runtime:
-        await until(lambda: runtime.scheduler.ready and runtime.lease.fresh())
-        pods, *others = runtime.informers.essential
-        before = pods.relists, [informer.relists for informer in others]
-        await runtime.lease.release()  # type: ignore[union-attr]  # this process takes part in an election
-        await until(runtime.lease.fresh)
-        assert pods is runtime.informers.placed
-        assert (pods.relists, [informer.relists for informer in others]) == (before[0] + 1, before[1])
 
 
 async def test_only_pods_with_claims_wait_for_a_failing_claim_list(

@@ -76,7 +76,7 @@ async def test_pages_after_some_work(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("leader_election_master_status", (("name", "koord-numa"),)): 1.0,
     }
     assert {key: page.get(key) for key in expected} == expected
-    assert page["koord_numa_watch_relists_total", (("resource", "nodes"),)] >= 1
+    assert page["koord_numa_watch_relists_total", (("resource", "nodes"),)] >= 1  # and again as the new leader
     assert page["scheduler_scheduling_algorithm_duration_seconds_count", ()] >= 2
     assert page["scheduler_schedule_attempts_total", attempt("unschedulable")] >= 1
     assert page["koord_numa_rejections_total", (("reason", "resources"),)] >= 1
