@@ -22,10 +22,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Machines that run tests are busy; a slow example is not a wrong one.
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # The same few examples on every run, so that a change never fails on what it did not touch. `make chaos` draws more and new ones.
-settings.register_profile("fixed", settings.get_profile("random"), derandomize=True, max_examples=15)
+settings.register_profile("fixed", settings.get_profile("random"), derandomize=True, max_examples=25)
 settings.load_profile("fixed")
 
-FEW = 40
+FEW = 60
 """Examples of laws in ``make test``."""
 
 IN_MEMORY = Path("/dev/shm")
@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-seeds", type=int, default=1, help="how many random runs")
     parser.addoption("--chaos-pods", type=int, default=300, help="pods in each of them; a fault for every five")
     parser.addoption(
-        "--hostile-objects", type=int, default=300, help="objects that mean no good, through the whole runtime"
+        "--hostile-objects", type=int, default=600, help="objects that mean no good, through the whole runtime"
     )
     parser.addoption(
         "--law-examples",
@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=FEW,
         help=f"lives of kubelet-owned nodes; above {FEW}, new ones, and all seeds of sampled tests",
     )
-    parser.addoption("--stories", type=int, default=150, help="random stories of late events and preemption")
+    parser.addoption("--stories", type=int, default=300, help="random stories of late events and preemption")
     parser.addoption("--shapes", type=int, default=240, help="pods of ever new shapes in the test of growth")
     parser.addoption("--row", action="append", default=[], help="only rows of tables with this text in their name")
     parser.addoption("--lifecycles", type=int, default=1000, help="pods that come and go in the tests of growth")

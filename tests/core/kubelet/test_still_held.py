@@ -58,8 +58,7 @@ def _lived(
     return truth, states
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("seed", [1748, 0, 1765, 1, 1768, 2, 1850, *range(3, 150)])
+@pytest.mark.parametrize("seed", [*range(150), 1748, 1765, 1768, 1850])
 def test_no_more_is_surely_free_than_there_is(seed: int) -> None:
     """Pods come to a kubelet that knows its cores, and leave it; of the hypotheses those stay that foresee its verdicts."""
     dice = Random(seed)

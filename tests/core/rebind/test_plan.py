@@ -111,7 +111,7 @@ BLOCKS = 40
 SEEDS = 500
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_five_hundred_fragmented_nodes(block: int) -> None:
     """
@@ -135,7 +135,7 @@ def test_five_hundred_fragmented_nodes(block: int) -> None:
         assert figures.crossings <= (max(reached, least_crossings(node)) + 1 if broken else reached), f"seed {seed}"
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("block", range(16))
 def test_more_crossings_than_sorted_order_only_with_stuck_pods(block: int) -> None:
     """On nodes that the planner was not tuned on: what sorted order reaches without breaking a rule, or it is said who is stuck."""
@@ -159,7 +159,7 @@ def test_no_plan_that_spares_every_pod_can_match_sorted_order() -> None:
     assert least > reached
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("block", range(10))
 def test_nodes_with_little_room_and_policies(block: int) -> None:
     for seed in range(block * 10, block * 10 + 10):
