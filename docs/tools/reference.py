@@ -15,9 +15,6 @@ FOLDER: Final = Path(__file__).parents[1] / "reference"
 COMMON: Final = 2
 """Minimum number of commands of a common option."""
 
-WIDTH: Final = 56
-"""Column of the comments beside examples."""
-
 
 def pages() -> dict[str, str]:
     """Pages by file name."""
@@ -26,7 +23,10 @@ def pages() -> dict[str, str]:
 
 def cli_page() -> str:
     """Every command with its options. Options of several commands are described once."""
-    parts = ["# Command line\n", "Generated from the code. `kubectl koord-numa` is the same program as `koord-numa`.\n"]
+    parts = [
+        "# Command line\n",
+        "Generated from the code. `kubectl koord-numa` is the same program. `--help` explains the examples.\n",
+    ]
     root = click.Context(main, info_name="koord-numa")
     commands = {name: command for name in main.list_commands(root) if (command := main.get_command(root, name))}
     contexts = {name: click.Context(command, info_name=name, parent=root) for name, command in commands.items()}
@@ -40,13 +40,13 @@ def cli_page() -> str:
     for name, command in commands.items():
         lines = [f"koord-numa {name} {' '.join(command.collect_usage_pieces(contexts[name]))}"]
         if isinstance(command, Documented):
-            lines += [f"koord-numa {arguments:<{WIDTH}}  # {comment}" for comment, arguments in command.examples]
+            lines += [f"koord-numa {arguments}" for _, arguments in command.examples]
         parts.append(f"## {name}\n\n" + " ".join((command.help or command.short_help or "").split()) + "\n")
         parts.append("```\n" + "".join(f"{line}\n" for line in lines) + "```\n")
         parts.append(_list(option for option in options[name] if option not in common))
         shared = [f"`{option[0].split(',')[0].split()[0]}`" for option in options[name] if option in common]
         if shared:
-            parts.append(f"[Common options](#common-options): {', '.join(shared)}.\n")
+            parts.append(f"[Common](#common-options): {', '.join(shared)}.\n")
     parts.append("## Common options\n\n" + _list(common))
     parts.append(
         "## Options of the connection\n\nAs in kubectl, before or after a command that reads a cluster, like "

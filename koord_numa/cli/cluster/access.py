@@ -253,11 +253,11 @@ def connection_options(*, before: bool) -> list[Decorator]:
 
     return [
         option("--kubeconfig", type=_FILE, help="Default: service account, $KUBECONFIG, ~/.kube/config."),
-        option("--context", help="Context of the kubeconfig; default: its current context.", shell_complete=complete_contexts("contexts")),
+        option("--context", help="Context; default: current context.", shell_complete=complete_contexts("contexts")),
         option("--cluster", help="Cluster of the kubeconfig.", shell_complete=complete_contexts("clusters")),
         option("--user", help="User of the kubeconfig.", shell_complete=complete_contexts("users")),
-        option("-s", "--server", metavar="URL", help="Address of the API server."),
-        option("--token", help="Bearer token for the API server."),
+        option("-s", "--server", metavar="URL", help="API server."),
+        option("--token", help="Bearer token."),
         option("--as", "as_user", metavar="USER", help="User to impersonate."),
         option("--as-group", "as_groups", multiple=True, metavar="GROUP", help="Group to impersonate; repeatable."),
         option("--as-uid", metavar="UID", help="UID to impersonate."),
@@ -266,7 +266,7 @@ def connection_options(*, before: bool) -> list[Decorator]:
             *("--request-timeout", "timeout"),
             type=DurationParameter(),
             metavar="DURATION",
-            help="Limit for a response, such as 30s; 0: none.",
+            help="Such as 30s; 0: no limit.",
         ),
     ]  # fmt: skip
 
@@ -275,14 +275,14 @@ CONFIG: Final = click.option(
     "--config",
     type=_FILE,
     envvar="KOORD_NUMA_CONFIG",
-    help="The scheduler's KoordNumaConfiguration; default: its defaults.",
+    help="KoordNumaConfiguration; default: its defaults.",
 )
 FILES: Final = click.option(
     "--from",
     "files",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
-    help="Objects as kubectl get -o yaml or snapshot print them, or a trace's machines (.csv), instead of a cluster; repeatable.",
+    help="Read objects from kubectl get -o yaml, snapshot, or a trace's machines (.csv); repeatable.",
 )
 
 
@@ -339,7 +339,7 @@ def with_connection(group: Command) -> Command:
 
 def with_watch(command: Command) -> Command:
     """Add ``-w``. The command receives ``watch``."""
-    return click.option("-w", "--watch", is_flag=True, help="Watch, and print changes.")(command)
+    return click.option("-w", "--watch", is_flag=True, help="Print changes.")(command)
 
 
 def with_selector(command: Command) -> Command:
@@ -364,7 +364,7 @@ def with_selector(command: Command) -> Command:
         default="",
         callback=parsed,
         metavar="LABELS",
-        help="Labels, as kubectl has them.",
+        help="Label selector.",
     )(command)
 
 
@@ -374,7 +374,7 @@ def with_namespace(command: Command) -> Command:
         "-n",
         "--namespace",
         callback=outer,
-        help="Default: that of the context, else default.",
+        help="Default: as in the context.",
         shell_complete=complete_names("namespaces"),
     )(command)
 
@@ -386,6 +386,6 @@ def with_scheduler(command: Command) -> Command:
         default="",
         envvar="KOORD_NUMA_SCHEDULER",
         metavar="URL",
-        help="Ask the scheduler at this URL, such as http://localhost:10251; none: judge by the objects. "
-        "Default: the pod that holds the Lease, by port-forward, when it can be reached.",
+        help="Scheduler that answers, such as http://localhost:10251; none: evaluate the objects. "
+        "Default: the leader, by port-forward.",
     )(command)

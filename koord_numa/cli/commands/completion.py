@@ -51,17 +51,16 @@ add_completion_class(PowerShellComplete)
     cls=Documented,
     short_help="Print a completion script.",
     examples=(
-        ("For the running bash", "completion bash > koord-numa.bash"),
+        ("For bash", "completion bash > koord-numa.bash"),
         ("For PowerShell", "completion powershell >> $PROFILE"),
     ),
 )
 @click.argument("shell", type=click.Choice(SHELLS))
 def command(shell: str) -> None:
     """
-    Print a script to be sourced: ``source <(koord-numa completion bash)``.
+    Print a completion script: ``source <(koord-numa completion bash)``.
 
-    It completes commands, options, and names of pods, nodes, namespaces and contexts. kubectl completes its plugin by the program
-    ``kubectl_complete-koord_numa``, which is installed with the package.
+    kubectl completes its plugin by the program ``kubectl_complete-koord_numa`` of the package.
     """
     from koord_numa.cli import main  # main loads the commands, this one among them
 

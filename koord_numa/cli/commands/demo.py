@@ -9,15 +9,15 @@ from koord_numa.cli.parameters import Documented, FiniteRange
     cls=Documented,
     short_help="Fill a simulated rack through the real operator.",
     examples=(
-        ("A simulated rack, filled and shown", "demo"),
-        ("The same, and keep the cluster for kubectl", "demo --keep"),
+        ("Fill a simulated rack", "demo"),
+        ("Keep the cluster", "demo --keep"),
     ),
 )
 @click.option("--keep", is_flag=True, help="Keep the cluster running for kubectl.")
 @click.option("--seed", type=int, help="Submit the pods in another order.")
 @click.option("--speed", type=FiniteRange(0.1, 10.0), default=1.0, help="Factor of the submission rate.")
 def command(keep: bool, seed: int | None, speed: float) -> None:
-    """Fill a simulated rack of nine machines and show the result; takes about fifteen seconds."""
+    """Fill nine simulated machines and show the result, in about 15 seconds."""
     # Before the imports, which take a second
     click.echo("Starting an API server in memory, simulated machines and the operator ...")
     from koord_numa.cli.demo.show import run_demo

@@ -71,16 +71,16 @@ def _question(text: str, namespace: str | None, selects: Selects, scheduler: str
     cls=Documented,
     short_help="Show why pods wait and what would make them fit, or what a pod holds.",
     examples=(
-        ("Why a pod waits and what would make it fit, or what it holds", "explain web-1"),
+        ("Why a pod waits, or what it holds", "explain web-1"),
         ("Why a group of pods waits", "explain podgroup/train"),
-        ("Two pods of a namespace", "explain web-1 web-2 -n team"),
-        ("All pods that wait, in every namespace", "explain -A"),
-        ("What would make a pod fit, for a script", "explain web-1 -o jsonpath='{.shape.wouldFit[*].text}'"),
-        ("A cluster that was written to a file", "explain web-1 --from cluster.yaml"),
+        ("Two pods", "explain web-1 web-2 -n team"),
+        ("All waiting pods", "explain -A"),
+        ("Proposals, for a script", "explain web-1 -o jsonpath='{.shape.wouldFit[*].text}'"),
+        ("From a snapshot", "explain web-1 --from cluster.yaml"),
     ),
 )
 @click.argument("pods", nargs=-1, metavar="[POD]...", shell_complete=complete_names("pods"))
-@click.option("-A", "--all-namespaces", is_flag=True, help="Without POD: pods that wait in every namespace.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Without POD: all namespaces.")
 @with_selector
 @with_watch
 @with_namespace
@@ -99,10 +99,10 @@ def command(
     access: Access,
 ) -> None:
     """
-    Show why PODs wait, with the answers of the nodes and changes that make the pods fit, or what bound pods hold.
+    Show why PODs wait and what would make them fit, or what bound pods hold.
 
-    The answer comes from the running scheduler if it is reachable, otherwise from the objects; the last line shows the source.
-    podgroup/NAME explains a group of pods. Without POD, all waiting pods are listed from the objects. Read-only.
+    podgroup/NAME explains a group. Without POD, all waiting pods are listed from the objects. The running scheduler answers if it is
+    reachable, otherwise the objects are evaluated; the last line shows the source.
     """
     check_watch(watch, access, output)
     if not pods:

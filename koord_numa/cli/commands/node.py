@@ -20,9 +20,9 @@ WIDEST = 160
     cls=Documented,
     short_help="Show the CPUs of one node and the pods that hold them.",
     examples=(
-        ("Amounts per NUMA node, a map of the CPUs, and the pods of one node", "node worker-1"),
-        ("The same for two nodes", "node worker-1 worker-2"),
-        ("A drawing in the style of lstopo", "node worker-1 -o svg"),
+        ("One node", "node worker-1"),
+        ("Two nodes", "node worker-1 worker-2"),
+        ("A drawing", "node worker-1 -o svg"),
     ),
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names("nodes"))
@@ -30,7 +30,7 @@ WIDEST = 160
 @with_output
 @with_access
 def command(names: tuple[str, ...], access: Access, output: Output, watch: bool) -> None:
-    """Show nodes: amounts per NUMA node, a map of their CPUs, and the pods that hold them. -o svg draws one in the style of lstopo."""
+    """Show nodes: amounts per NUMA node, a map of their CPUs, and the pods that hold them. -o svg draws one like lstopo."""
     names = tuple(name.removeprefix("nodes/").removeprefix("node/") for name in names)
     check_watch(watch, access, output)
     if output.is_table:

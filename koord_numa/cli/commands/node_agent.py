@@ -27,83 +27,72 @@ _path = click.Path(path_type=Path)
     cls=Documented,
     short_help="Publish this node's topology and compare or apply cpusets; --print only shows it.",
     examples=(
-        ("The NodeResourceTopology of this machine, without a cluster", "node-agent --print"),
-        ("With the settings of its kubelet", "node-agent --print --kubelet-config /var/lib/kubelet/config.yaml"),
+        ("This machine, without a cluster", "node-agent --print"),
+        ("With the kubelet's settings", "node-agent --print --kubelet-config /var/lib/kubelet/config.yaml"),
     ),
 )
 @click.option("--sysfs", type=_path, default=Path("/sys"), show_default=True, help="Mount point of sysfs.")
-@click.option(
-    "--print", "print_only", is_flag=True, help="Print the NodeResourceTopology as YAML and end. Needs no cluster."
-)
-@click.option("--node-name", envvar="NODE_NAME", help="Name of the Node; the host's name without it.")
+@click.option("--print", "print_only", is_flag=True, help="Print the object as YAML, without a cluster, and exit.")
+@click.option("--node-name", envvar="NODE_NAME", help="Name of the Node; default: host name.")
 @click.option("--owner", type=click.Choice(OWNERS), default="auto", show_default=True, help="Owner of the CPUs.")
 @click.option(
-    "--publish", type=click.Choice(PUBLISH), default="auto", show_default=True, help="auto: what others lack."
+    "--publish", type=click.Choice(PUBLISH), default="auto", show_default=True, help="auto: what other publishers lack."
 )
-@click.option("--devices", is_flag=True, help="Publish a Device object with GPUs and NICs, on nodes without koordlet.")
-@click.option("--kubelet-config", type=_path, help="The kubelet's configuration file, instead of /configz.")
-@click.option(
-    "--no-configz", is_flag=True, help="Do not ask the API server's node proxy for the kubelet's configuration."
-)
-@click.option("--podresources-socket", type=_path, help="The kubelet's podresources socket.")
+@click.option("--devices", is_flag=True, help="Publish a Device object, without koordlet.")
+@click.option("--kubelet-config", type=_path, help="Kubelet configuration file, instead of /configz.")
+@click.option("--no-configz", is_flag=True, help="Do not read /configz.")
+@click.option("--podresources-socket", type=_path, help="Socket of podresources.")
 @click.option(
     "--root-dir",
     default="/var/lib/kubelet",
     show_default=True,
-    help="The kubelet's --root-dir, with the checkpoint files of its resource managers; empty: do not read them.",
+    help="The kubelet's --root-dir, for checkpoint files; empty: do not read them.",
 )
 @click.option(
     "--cgroups", type=_path, default=Path("/sys/fs/cgroup"), show_default=True, help="Mount point of cgroups."
 )
-@click.option("--apply", "apply_", is_flag=True, help="Apply decided cpusets, unless another agent owns the CPUs.")
-@click.option("--apply-memory", is_flag=True, help="With --apply: cpuset.mems as well.")
-@click.option("--cri-socket", type=_path, help="The container runtime's socket, for --apply.")
+@click.option("--apply", "apply_", is_flag=True, help="Apply cpusets, unless another agent owns the CPUs.")
+@click.option("--apply-memory", is_flag=True, help="With --apply: also cpuset.mems.")
+@click.option("--cri-socket", type=_path, help="Socket of the container runtime, for --apply.")
 @click.option(
     "--nri-socket",
     default="/var/run/nri/nri.sock",
     show_default=True,
-    help="With --apply: where it exists, containers get their CPUs before they start; empty: do not use it.",
+    help="With --apply: sets CPUs before containers start, if the socket exists; empty: unused.",
 )
-@click.option(
-    "--direct-writes", is_flag=True, help="With --apply: write cgroups instead of asking the runtime (a fallback)."
-)
+@click.option("--direct-writes", is_flag=True, help="With --apply: write cgroups, without the runtime.")
 @click.option("--release", is_flag=True, help="Return all CPUs to all containers and exit; needs --cri-socket.")
 @click.option(
     "--daemon-set",
     envvar="DAEMON_SET",
     default="",
-    help="namespace/name of the agent's DaemonSet: CPUs are returned when it is deleted.",
+    help="namespace/name of the DaemonSet whose deletion returns all CPUs.",
 )
 @click.option(
     "--koordlet-namespace",
     default="koordinator-system",
     show_default=True,
-    help="Namespace of the DaemonSet koordlet, which disables --apply on its nodes.",
+    help="Namespace of koordlet, which disables --apply on its nodes.",
 )
-@click.option(
-    "--proc", type=_path, default=Path("/proc"), show_default=True, help="Mount point of procfs, for interrupts."
-)
+@click.option("--proc", type=_path, default=Path("/proc"), show_default=True, help="Mount point of procfs.")
 @click.option(
     "--run-dir", type=_path, default=Path("/run"), show_default=True, help="The host's /run, for irqbalance's socket."
 )
 @click.option(
     "--state-dir",
     type=_path,
-    help="With --apply: where the original affinities of interrupts are kept; without it, interrupts are not moved.",
+    help="Directory for original affinities of interrupts; default: interrupts are not moved.",
 )
-@click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Serve Prometheus metrics; 0: do not.")
-@click.option(
-    "--metrics-tls", is_flag=True, help="Serve metrics over TLS, to users whom the API server permits to get /metrics."
-)
-@click.option("--tls-cert-file", type=_path, help="Of the metrics port; default: a new self-signed certificate.")
-@click.option("--tls-private-key-file", type=_path, help="Of the metrics port.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Port of Prometheus metrics; 0: none.")
+@click.option("--metrics-tls", is_flag=True, help="Serve metrics over TLS, to users who may get /metrics.")
+@click.option("--tls-cert-file", type=_path, help="For metrics; default: self-signed.")
+@click.option("--tls-private-key-file", type=_path, help="For metrics.")
 @click.option("--kubeconfig", type=_path, callback=outer, help="For tests; default: the service account.")
 def command(**options: Any) -> None:
     """
     Publish the NodeResourceTopology of this node, and compare the CPUs of containers with the decided CPUs.
 
-    With --apply, set the decided CPUs. With --print, print the object as YAML without a cluster, and exit with 1 if the machine cannot
-    be described.
+    --apply sets the decided CPUs. --print exits with 1 if the machine cannot be described.
     """
     # Late imports: ``--print`` is meant for nodes with little memory, and the agent stays small.
     import logging

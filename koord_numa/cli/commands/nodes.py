@@ -33,9 +33,9 @@ from koord_numa.view import Document, document
     cls=Documented,
     short_help="List free CPUs and amounts of nodes.",
     examples=(
-        ("Free CPUs per NUMA node, and the largest request that one NUMA node could serve", "nodes"),
-        ("Two nodes, with the pods and the amounts that they hold", "nodes worker-1 worker-2 -o wide"),
-        ("Nodes of a pool, the emptiest last", "nodes -l pool=gpu --sort-by .pods"),
+        ("All nodes", "nodes"),
+        ("Two nodes, with pods and held amounts", "nodes worker-1 worker-2 -o wide"),
+        ("Nodes of a pool, by number of pods", "nodes -l pool=gpu --sort-by .pods"),
         ("Chosen fields", "nodes -o custom-columns=NAME:.name,POLICY:.policy,LARGEST:.largest"),
     ),
 )
@@ -50,9 +50,9 @@ def command(
     names: tuple[str, ...], access: Access, output: Output, selects: Selects, watch: bool, scheduler: str
 ) -> None:
     """
-    List nodes: the owner of their CPUs, free CPUs per NUMA node, and the largest request that one NUMA node could serve.
+    List the owner of the CPUs, free CPUs per NUMA node, and the largest request that one NUMA node can serve.
 
-    The running scheduler is asked if it is reachable; otherwise all objects are listed.
+    The running scheduler answers if it is reachable, otherwise the objects are evaluated.
     """
     check_watch(watch, access, output)
     names = tuple(name.removeprefix("nodes/").removeprefix("node/") for name in names)

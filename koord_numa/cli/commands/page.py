@@ -15,7 +15,7 @@ from koord_numa.cli.parameters import Documented
 @click.command(
     cls=Documented,
     short_help="Write the page as one HTML file.",
-    examples=(("A file for any browser", "page -o cluster.html"),),
+    examples=(("For any browser", "page -o cluster.html"),),
 )
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file to write."
@@ -24,9 +24,9 @@ from koord_numa.cli.parameters import Documented
 @with_access
 def command(output: Path, access: Access, scheduler: str) -> None:
     """
-    Write one HTML file with the cluster, every node and every pod that waits. The file needs no network.
+    Write one HTML file with the cluster, every node and every waiting pod. The file needs no network.
 
-    History and decisions are those of the running scheduler, if it is reachable.
+    History and decisions come from the running scheduler, if it is reachable.
     """
     from koord_numa.cli.cluster.running import ask
     from koord_numa.cli.cluster.views import cluster_view, node_view, waiting_view

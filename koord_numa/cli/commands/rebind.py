@@ -105,24 +105,22 @@ WIDEST: Final = 160
     cls=Documented,
     short_help="Repack the CPUs of the pods on a node.",
     examples=(
-        ("The plan of a rebind", "rebind worker-1 --dry-run"),
-        ("Repack a node, and show it before and after", "rebind worker-1 --wait"),
+        ("Show the plan", "rebind worker-1 --dry-run"),
+        ("Repack, and show the node before and after", "rebind worker-1 --wait"),
     ),
 )
 @click.argument("node", shell_complete=complete_names("nodes"))
-@click.option("--dry-run", is_flag=True, help="Show the plan; nothing is created.")
+@click.option("--dry-run", is_flag=True, help="Only show the plan.")
 @click.option("--wait", is_flag=True, help="Wait for the end and show the node.")
-@click.option(
-    "--deadline", type=click.IntRange(min=1), help="Seconds after which no further step starts; default: 600."
-)
-@click.option("--move-memory", is_flag=True, help="Also move pods with huge pages, or with memory bound to NUMA nodes.")
+@click.option("--deadline", type=click.IntRange(min=1), help="Seconds until the last step starts; default: 600.")
+@click.option("--move-memory", is_flag=True, help="Also move pods with huge pages or bound memory.")
 @with_output
 @with_access
 def command(
     node: str, dry_run: bool, wait: bool, deadline: int | None, move_memory: bool, output: Output, access: Access
 ) -> None:
     # The prefix as kubectl takes it: `node/n1`.
-    """Repack the CPUs of the pods on NODE. No pod is ever worse off; see docs/rebind.md for the risks."""
+    """Repack the CPUs of the pods on NODE. No pod gets worse; docs/rebind.md has the risks."""
     node = node.removeprefix("node/").removeprefix("nodes/")
     from rich.console import Console
 

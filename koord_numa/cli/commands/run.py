@@ -23,7 +23,7 @@ SOURCES: Final = ("Kopf", "Informer")
     short_help="Run the scheduler.",
     examples=(
         (
-            "Against the cluster of a kubeconfig, without a second replica",
+            "From a workstation",
             "run --kubeconfig cluster.yaml --no-leader-elect",
         ),
         ("As in the deployment", "run --log-format json --secure-port 10259"),
@@ -39,7 +39,7 @@ SOURCES: Final = ("Kopf", "Informer")
 @click.option(
     "--namespace",
     envvar="KOORD_NUMA_LEASE_NAMESPACE",
-    help="Namespace of the Lease; default: as configured (koord-numa).",
+    help="Namespace of the Lease; default: as configured.",
 )
 @click.option(
     "--metrics-port",
@@ -47,29 +47,30 @@ SOURCES: Final = ("Kopf", "Informer")
     default=DEFAULT_PORT,
     show_default=True,
     envvar="KOORD_NUMA_METRICS_PORT",
-    help="Plain HTTP on loopback, for kubectl port-forward and tests; 0 takes a free port.",
+    help="HTTP on loopback; 0: a free port.",
 )
 @click.option(
     "--secure-port",
     type=click.IntRange(0, 65535),
     envvar="KOORD_NUMA_SECURE_PORT",
-    help="HTTPS on every interface, with delegated authentication and authorization; default: none. Deployments use 10259.",
+    help="HTTPS on all interfaces, with delegated authentication and authorization; default: none, in deployments 10259.",
 )
-@click.option(
-    "--tls-cert-file", type=click.Path(path_type=Path), help="Of the secure port; default: a self-signed certificate."
-)
-@click.option("--tls-private-key-file", type=click.Path(path_type=Path), help="Of the secure port.")
+@click.option("--tls-cert-file", type=click.Path(path_type=Path), help="For the secure port; default: self-signed.")
+@click.option("--tls-private-key-file", type=click.Path(path_type=Path), help="For the secure port.")
 @click.option(
     "--pod-source",
     type=click.Choice(SOURCES),
     envvar="KOORD_NUMA_POD_SOURCE",
-    help="Watch of waiting pods; default: as configured (Kopf).",
+    help="Watch of waiting pods; default: as configured.",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, envvar="KOORD_NUMA_LEADER_ELECT")
 @click.option(
-    "--identity", default="", envvar="KOORD_NUMA_IDENTITY", help="Name in the Lease; default: host and a random part."
+    "--identity",
+    default="",
+    envvar="KOORD_NUMA_IDENTITY",
+    help="Name in the Lease; default: host name and random suffix.",
 )
 def command(
     kubeconfig: Path | None,

@@ -26,32 +26,30 @@ SANDBOX = "koord-numa-sandbox"
     short_help="Serve a Kubernetes API in memory.",
     examples=(
         ("An empty cluster", "sandbox"),
-        ("Nodes and topologies that an exporter wrote", "sandbox --load cluster.yaml"),
-        ("A cluster of simulated machines", "sandbox --machines machines.yaml --kubeconfig sandbox.kubeconfig"),
+        ("Objects of a file", "sandbox --load cluster.yaml"),
+        ("Simulated machines", "sandbox --machines machines.yaml --kubeconfig sandbox.kubeconfig"),
     ),
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a free one.")
-@click.option(
-    "--kubeconfig", type=click.Path(path_type=Path), help="File for the kubeconfig; default: a temporary file."
-)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a free port.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="File to write; default: a temporary file.")
 @click.option(
     "--machines",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
-    help="A YAML or JSON description of machines, or one machine's topology; may be given several times.",
+    help="Machine file, or the topology of one machine; repeatable.",
 )
 @click.option(
     "--load",
     "files",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
-    help="Objects to create, such as a snapshot, or hand-written Nodes and NodeResourceTopologies; may be given several times.",
+    help="Objects to create, such as a snapshot; repeatable.",
 )
 def command(port: int, kubeconfig: Path | None, machines: tuple[Path, ...], files: tuple[Path, ...]) -> None:
     """
-    Serve an in-memory Kubernetes API on loopback, plain HTTP, until Ctrl-C.
+    Serve an in-memory Kubernetes API on loopback (HTTP) until Ctrl-C.
 
-    Nodes of --load have no kubelet: their pods are bound and do not run.
+    Nodes of --load have no kubelet: bound pods do not run.
     """
     import asyncio
 

@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     cls=Documented,
     short_help="Show where the pods of a manifest would go.",
     examples=(
-        ("Where the pods of a manifest would go now", "simulate -f pod.yaml"),
-        ("All manifests of a folder, in a namespace", "simulate -f manifests/ -n team"),
-        ("The same under two configurations", "simulate -f pod.yaml --compare now.yaml planned.yaml"),
+        ("One manifest", "simulate -f pod.yaml"),
+        ("All manifests of a folder", "simulate -f manifests/ -n team"),
+        ("Two configurations", "simulate -f pod.yaml --compare now.yaml planned.yaml"),
     ),
 )
 @click.option(
     "-f", "--filename", "sources", type=click.Path(path_type=Path, allow_dash=True), multiple=True, required=True,
-    help="A file, a folder of YAML and JSON files, - for stdin, or a trace's list of pods (.csv); may be given several times.",
+    help="YAML or JSON file, folder, - for stdin, or list of pods of a trace (.csv); repeatable.",
 )  # fmt: skip
 @click.option(
     "--compare", nargs=2, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="A B",
-    help="Two configurations, side by side.",
+    help="Compare two configurations.",
 )  # fmt: skip
-@click.option("--stay", is_flag=True, help="Pods of a trace never leave, so that the cluster fills up.")
+@click.option("--stay", is_flag=True, help="Pods of a trace never leave.")
 @with_namespace
 @with_output
 @with_access
@@ -52,9 +52,9 @@ def command(
     """
     Show where the pods of a manifest would go, in order and with all replicas of workloads.
 
-    Pods of a group are placed together with waiting members in the cluster. Claims, volumes, budgets and priority classes in the
-    manifest count. No pod is evicted. A trace (openb_pod_list_*.csv) is replayed with arrivals and departures on the machines of --from
-    openb_node_list_*.csv. Exits with 1 if a pod would wait, with --compare under any configuration.
+    Groups include waiting members in the cluster. Claims, volumes, budgets and priority classes of the manifest count. No pod is
+    evicted. A trace (openb_pod_list_*.csv) is replayed on the machines of --from openb_node_list_*.csv. Exits with 1 if a pod would
+    wait, with --compare under any configuration.
     """
     from koord_numa.cli.cluster.simulation import simulate
     from koord_numa.cli.cluster.snapshot import snapshot_of

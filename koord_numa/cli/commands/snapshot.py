@@ -284,8 +284,8 @@ DROPPED: Final = frozenset(
     cls=Documented,
     short_help="Write all objects that decisions depend on to a file.",
     examples=(
-        ("A cluster in one file, which other commands read by --from", "snapshot -o cluster.yaml"),
-        ("The same for a bug report, without names", "snapshot -o cluster.yaml --hash-names"),
+        ("A cluster in one file", "snapshot -o cluster.yaml"),
+        ("For a bug report, without names", "snapshot -o cluster.yaml --hash-names"),
     ),
 )
 @click.option(
@@ -297,10 +297,9 @@ DROPPED: Final = frozenset(
 @with_cluster
 def command(output: Path, hide: bool, access: Access) -> None:
     """
-    Write nodes, topologies, pods, workloads and all other objects that decisions depend on to one file.
+    Write all objects that decisions depend on to one file, which other commands read with --from.
 
-    The file has no commands, environments or templates, and hashes of image names. explain, node, nodes, simulate, top and page read
-    it with --from.
+    The file has no commands, environments or templates, and hashes of image names.
     """
     import yaml
 

@@ -21,15 +21,15 @@ _MOVES = 3  # displayed moves that gather free devices; -o json has all
 @click.command(
     cls=Documented,
     short_help="Watch free CPUs of nodes.",
-    examples=(("Nodes by free CPUs, refreshed until Ctrl-C", "top"), ("One screen, for scripts", "top --once")),
+    examples=(("Refresh until Ctrl-C", "top"), ("For scripts", "top --once")),
 )
 @click.option("--interval", type=FiniteRange(min=0.5), default=2.0, show_default=True, help="Seconds.")
-@click.option("--once", is_flag=True, help="Print one screen and end.")
+@click.option("--once", is_flag=True, help="Print one screen and exit.")
 @with_selector
 @with_output
 @with_access
 def command(interval: float, once: bool, selects: Selects, output: Output, access: Access) -> None:
-    """Show free CPUs, largest aligned requests, waiting pods and moves that gather free devices, emptiest nodes first."""
+    """Show free CPUs, largest aligned requests, waiting pods, and moves that free devices, emptiest nodes first."""
     if not output.is_table:
         from koord_numa.cli.cluster.views import cluster_view
 

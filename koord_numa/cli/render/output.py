@@ -201,9 +201,7 @@ def with_output(command: Any) -> Any:
         headers, sort_by, labels = (params.pop(name, None) for name in ("no_headers", "sort_by", "show_labels"))
         return Output(output_type(form) if form else "", not headers, sort_by or "", bool(labels))
 
-    headers = click.option(
-        "--no-headers", is_flag=True, is_eager=True, expose_value=True, help="Tables without headings."
-    )
+    headers = click.option("--no-headers", is_flag=True, is_eager=True, expose_value=True, help="Omit table headings.")
     form = click.option(
         "-o",
         "--output",
@@ -219,10 +217,8 @@ def with_output(command: Any) -> Any:
 
 def with_sorting(command: Any) -> Any:
     """Add ``--sort-by`` and ``--show-labels`` to a command with ``with_output``."""
-    order = click.option(
-        "--sort-by", is_eager=True, metavar="JSONPATH", help="Field of -o json to sort by, such as .name."
-    )
-    labels = click.option("--show-labels", is_flag=True, is_eager=True, help="Tables with a column of labels.")
+    order = click.option("--sort-by", is_eager=True, metavar="JSONPATH", help="Field of -o json, such as .name.")
+    labels = click.option("--show-labels", is_flag=True, is_eager=True, help="Add a column of labels.")
     return order(labels(command))
 
 

@@ -257,7 +257,7 @@ def test_completion_scripts(shell: str) -> None:
             ["explain\tShow why pods wait and what would make them fit, or what a pod holds.", ":4"],
             id="command",
         ),
-        pytest.param(["nodes", "--sel"], ["--selector\tLabels, as kubectl has them.", ":4"], id="option"),
+        pytest.param(["nodes", "--sel"], ["--selector\tLabel selector.", ":4"], id="option"),
         pytest.param(["explain", "--from", ""], [":0"], id="file"),
     ],
 )
