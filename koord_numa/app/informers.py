@@ -14,32 +14,11 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from koord_numa.app.kopf_feed import POD_PAUSE, ContainedParser, KopfParsers, KopfStores, bound_to, own_name
+from koord_numa.cluster import resources
 from koord_numa.cluster.client import Api
 from koord_numa.cluster.informer import Informer
 from koord_numa.cluster.lister import ListedKind, Resync, list_all, list_first_served
-from koord_numa.cluster.resources import (
-    ATTACHMENTS,
-    BUDGETS,
-    CLAIMS,
-    CSI_DRIVERS,
-    CSI_NODES,
-    DEVICE_CLASSES,
-    DEVICES,
-    NAMESPACES,
-    NODES,
-    POD_GROUPS,
-    PODS,
-    REBINDS,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    STORAGE_CAPACITIES,
-    STORAGE_CLASSES,
-    TAINT_RULES,
-    TOPOLOGIES,
-    VOLUMES,
-    WORKLOADS,
-    Resource,
-)
+from koord_numa.cluster.resources import Resource
 from koord_numa.core.claims import ResourceSlice
 from koord_numa.core.objects.constraints import Workload, WorkloadKind
 from koord_numa.core.objects.gangs import Dialect, PodGroup
@@ -115,7 +94,7 @@ def _informer(api: Api, scheduler: Scheduler, kind: WorkloadKind, synced: Callab
     parser = ContainedParser(kind.value, partial(parse_workload, kind), scheduler)
     handler = Callbacks(replace, scheduler.workloads.observe, synced)
     contained = ContainedHandler(kind.value, handler, scheduler.handle.quarantine)
-    return Informer(api, ListedKind(WORKLOADS[kind], parser), contained)
+    return Informer(api, ListedKind(resources.WORKLOADS[kind], parser), contained)
 
 
 class ClaimsCatchUp:
@@ -257,13 +236,13 @@ def all_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
         scheduler.synced(Source.WAITING)
 
     parser = ContainedParser("pod", parse, scheduler, bound_to)
-    kind = ListedKind(PODS, parser, ALL_PODS, known=_counted(scheduler), pause=POD_PAUSE, unread=True)
+    kind = ListedKind(resources.PODS, parser, ALL_PODS, known=_counted(scheduler), pause=POD_PAUSE, unread=True)
     return Informer(api, kind, Callbacks(replace, observe, synced))
 
 
 def _bound_pods(api: Api, scheduler: Scheduler) -> Informer[Pod]:
     parser = ContainedParser("pod", parse_pod, scheduler, bound_to)
-    kind = ListedKind(PODS, parser, BOUND_PODS, known=_counted(scheduler), pause=POD_PAUSE, unread=True)
+    kind = ListedKind(resources.PODS, parser, BOUND_PODS, known=_counted(scheduler), pause=POD_PAUSE, unread=True)
     return Informer(api, kind, scheduler.handlers.bound_pods)
 
 
@@ -286,17 +265,19 @@ def _nominated(api: Api, scheduler: Scheduler) -> Informer[Pod]:
     # Field selectors have no "not in" operator, so there is one condition per name.
     not_ours = "".join(f",spec.schedulerName!={name}" for name in scheduler.settings.scheduler_names)
     parser = ContainedParser("pod", parse_pod, scheduler)
-    kind = ListedKind(PODS, parser, NOMINATED_PODS + not_ours, title="pods nominated by others")
+    kind = ListedKind(resources.PODS, parser, NOMINATED_PODS + not_ours, title="pods nominated by others")
     return Informer(api, kind, _contained("pod", scheduler.handlers.nominated_pods, scheduler))
 
 
 def _nodes(api: Api, scheduler: Scheduler) -> Informer[Node]:
     parser = ContainedParser("node", parse_node, scheduler, own_name)
-    return Informer(api, ListedKind(NODES, parser), scheduler.handlers.nodes)
+    return Informer(api, ListedKind(resources.NODES, parser), scheduler.handlers.nodes)
 
 
 def _namespaces(api: Api, scheduler: Scheduler) -> Informer[Any]:
-    return _listed(api, scheduler, KindToList("namespace", NAMESPACES, parse_namespace), scheduler.handlers.namespaces)
+    return _listed(
+        api, scheduler, KindToList("namespace", resources.NAMESPACES, parse_namespace), scheduler.handlers.namespaces
+    )
 
 
 def _devices(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
@@ -308,11 +289,11 @@ def _devices(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
     if scheduler.settings.device_objects is DeviceObjectSupport.OFF:
         return ()
     parser = ContainedParser("devices", parse_devices, scheduler, own_name)
-    return (Informer(api, ListedKind(DEVICES, parser, optional=True), scheduler.handlers.devices),)
+    return (Informer(api, ListedKind(resources.DEVICES, parser, optional=True), scheduler.handlers.devices),)
 
 
 def _budgets(api: Api, scheduler: Scheduler) -> Informer[Any]:
-    return _listed(api, scheduler, KindToList("budget", BUDGETS, parse_budget), scheduler.handlers.budgets)
+    return _listed(api, scheduler, KindToList("budget", resources.BUDGETS, parse_budget), scheduler.handlers.budgets)
 
 
 def _volumes(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
@@ -323,13 +304,13 @@ def _volumes(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:
     """
     lister = scheduler.volumes
     kinds: tuple[tuple[KindToList[Any], EventHandler[Any]], ...] = (
-        (KindToList("claim", CLAIMS, parse_claim), lister.claims),
-        (KindToList("volume", VOLUMES, parse_volume), lister.volumes),
-        (KindToList("storage class", STORAGE_CLASSES, parse_storage_class), lister.classes),
-        (KindToList("CSINode", CSI_NODES, parse_csi_node), lister.csi_nodes),
-        (KindToList("CSIDriver", CSI_DRIVERS, parse_csi_driver), lister.drivers),
-        (KindToList("capacity", STORAGE_CAPACITIES, parse_storage_capacity), lister.capacities),
-        (KindToList("attachment", ATTACHMENTS, parse_attachment), lister.attachments),
+        (KindToList("claim", resources.CLAIMS, parse_claim), lister.claims),
+        (KindToList("volume", resources.VOLUMES, parse_volume), lister.volumes),
+        (KindToList("storage class", resources.STORAGE_CLASSES, parse_storage_class), lister.classes),
+        (KindToList("CSINode", resources.CSI_NODES, parse_csi_node), lister.csi_nodes),
+        (KindToList("CSIDriver", resources.CSI_DRIVERS, parse_csi_driver), lister.drivers),
+        (KindToList("capacity", resources.STORAGE_CAPACITIES, parse_storage_capacity), lister.capacities),
+        (KindToList("attachment", resources.ATTACHMENTS, parse_attachment), lister.attachments),
     )
     return tuple(_listed(api, scheduler, kind, handler) for kind, handler in kinds)
 
@@ -344,7 +325,7 @@ def _resource_claims(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...
         return ()
     lister = scheduler.claims
     # All kinds are required: a decision without one would miss devices, classes or taints.
-    missing = {RESOURCE_CLAIMS, RESOURCE_SLICES, DEVICE_CLASSES, TAINT_RULES[0]}
+    missing = {resources.RESOURCE_CLAIMS, resources.RESOURCE_SLICES, resources.DEVICE_CLASSES, resources.TAINT_RULES[0]}
 
     def synced(resource: Resource) -> Callable[[], None]:
         def one_more() -> None:
@@ -354,16 +335,22 @@ def _resource_claims(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...
 
         return one_more
 
-    claims = Callbacks(lister.replace_claims, lister.observe_claim, synced(RESOURCE_CLAIMS))
-    slices = Callbacks(lister.replace_slices, lister.observe_slice, synced(RESOURCE_SLICES))
-    classes = Callbacks(lister.replace_classes, lister.observe_class, synced(DEVICE_CLASSES))
-    rules = Callbacks(lister.replace_taint_rules, lister.observe_taint_rule, synced(TAINT_RULES[0]))
+    claims = Callbacks(lister.replace_claims, lister.observe_claim, synced(resources.RESOURCE_CLAIMS))
+    slices = Callbacks(lister.replace_slices, lister.observe_slice, synced(resources.RESOURCE_SLICES))
+    classes = Callbacks(lister.replace_classes, lister.observe_class, synced(resources.DEVICE_CLASSES))
+    rules = Callbacks(lister.replace_taint_rules, lister.observe_taint_rule, synced(resources.TAINT_RULES[0]))
     kinds: tuple[tuple[KindToList[Any], EventHandler[Any]], ...] = (
-        (KindToList("resource claim", RESOURCE_CLAIMS, parse_resource_claim, optional=True), claims),
-        (KindToList("resource slice", RESOURCE_SLICES, _slice, optional=True), slices),
-        (KindToList("device class", DEVICE_CLASSES, parse_device_class, optional=True), classes),
+        (KindToList("resource claim", resources.RESOURCE_CLAIMS, parse_resource_claim, optional=True), claims),
+        (KindToList("resource slice", resources.RESOURCE_SLICES, _slice, optional=True), slices),
+        (KindToList("device class", resources.DEVICE_CLASSES, parse_device_class, optional=True), classes),
         (
-            KindToList("device taint rule", TAINT_RULES[0], parse_taint_rule, optional=True, older=TAINT_RULES[1:]),
+            KindToList(
+                "device taint rule",
+                resources.TAINT_RULES[0],
+                parse_taint_rule,
+                optional=True,
+                older=resources.TAINT_RULES[1:],
+            ),
             rules,
         ),
     )
@@ -398,12 +385,14 @@ def _completed(api: Api, scheduler: Scheduler) -> Informer[Pod]:
             scheduler.kick()
 
     selector = COMPLETED_PODS + (f",spec.schedulerName={ours[0]}" if len(ours) == 1 else "")
-    kind = ListedKind(PODS, ContainedParser("pod", parse, scheduler), selector, title="completed pods", pause=POD_PAUSE)
+    kind = ListedKind(
+        resources.PODS, ContainedParser("pod", parse, scheduler), selector, title="completed pods", pause=POD_PAUSE
+    )
     return Informer(api, kind, _contained("pod", Callbacks(replace, observe), scheduler))
 
 
 def _pod_groups_of(api: Api, scheduler: Scheduler, dialect: Dialect) -> Informer[PodGroup]:
-    groups, versions = scheduler.groups, POD_GROUPS[dialect]
+    groups, versions = scheduler.groups, resources.POD_GROUPS[dialect]
 
     def replace(found: Iterable[PodGroup]) -> None:
         groups.replace_groups(dialect, list(found))
@@ -443,7 +432,7 @@ def _contained(kind: str, handler: EventHandler[T], scheduler: Scheduler) -> Con
 
 
 def _waiting_pods(api: Api, stores: KopfStores, parsers: KopfParsers, scheduler_names: tuple[str, ...]) -> Resync[Pod]:
-    kind = ListedKind(PODS, parsers.waiting_pod, waiting_pods(scheduler_names))
+    kind = ListedKind(resources.PODS, parsers.waiting_pod, waiting_pods(scheduler_names))
     return Resync("waiting pods", stores.waiting_pods, lambda: list_first_served(api, (kind,)))
 
 
@@ -452,7 +441,7 @@ class TopologyLists:
 
     def __init__(self, api: Api, parsers: KopfParsers) -> None:
         self._api = api
-        self._kinds = tuple(ListedKind(resource, parsers.topology) for resource in TOPOLOGIES)
+        self._kinds = tuple(ListedKind(resource, parsers.topology) for resource in resources.TOPOLOGIES)
         self._is_served = True
 
     async def read(self) -> list[NodeResourceTopology]:
@@ -477,7 +466,7 @@ class TopologyLists:
 
 
 def _rebinds(api: Api, stores: KopfStores, parsers: KopfParsers) -> Resync[RebindRequest]:
-    kind = ListedKind(REBINDS, parsers.rebind, optional=True)
+    kind = ListedKind(resources.REBINDS, parsers.rebind, optional=True)
     return Resync("RebindResources", stores.rebinds, lambda: list_first_served(api, (kind,)))
 
 

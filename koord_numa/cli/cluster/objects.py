@@ -15,27 +15,9 @@ import orjson
 import yaml
 
 from koord_numa.cli.cluster.trace import SUFFIX, read_trace_nodes
+from koord_numa.cluster import resources
 from koord_numa.cluster.blocking import BlockingApi
-from koord_numa.cluster.resources import (
-    BUDGETS,
-    CLAIMS,
-    DEVICE_CLASSES,
-    DEVICES,
-    NAMESPACES,
-    NODES,
-    POD_GROUPS,
-    PODS,
-    PRIORITY_CLASSES,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    STORAGE_CLASSES,
-    TAINT_RULES,
-    TOPOLOGIES,
-    VOLUMES,
-    WORKLOADS,
-    Resource,
-)
+from koord_numa.cluster.resources import Resource
 from koord_numa.core.claims import DeviceTaintRule, ResourceSlice
 from koord_numa.core.objects.claims import DeviceClass, ResourceClaim
 from koord_numa.core.objects.constraints import DisruptionBudget, Namespace, Workload, WorkloadKind
@@ -44,8 +26,7 @@ from koord_numa.core.objects.gangs import PodGroup
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
-from koord_numa.core.resources import MEMORY
-from koord_numa.core.resources import PODS as PODS_RESOURCE
+from koord_numa.core.resources import MEMORY, PODS
 from koord_numa.core.value_objects import MutableObject, value_field
 from koord_numa.ports import Forbidden
 from koord_numa.wire import (
@@ -202,7 +183,7 @@ class ClusterObjects(MutableObject):
         return True
 
 
-_DIALECTS: Final = {versions[0].group: dialect for dialect, versions in POD_GROUPS.items()}
+_DIALECTS: Final = {versions[0].group: dialect for dialect, versions in resources.POD_GROUPS.items()}
 """Dialects of PodGroups by API group."""
 
 POD_GROUP_KIND: Final = "PodGroup"
@@ -235,29 +216,40 @@ PARSERS: Final[Mapping[Any, tuple[str, Callable[[Document], Any]]]] = {
 """Field of ``ClusterObjects`` and parser, by kind."""
 
 # These kinds are required. A missing right to list other kinds affects only the decisions that use them.
-_USUAL_RIGHTS: Final = (NODES, PODS, NAMESPACES)
-_OPTIONAL: Final = frozenset({RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, DEVICE_CLASSES, DEVICES})
+_USUAL_RIGHTS: Final = (resources.NODES, resources.PODS, resources.NAMESPACES)
+_OPTIONAL: Final = frozenset(
+    {
+        resources.RESOURCE_CLAIMS,
+        resources.RESOURCE_CLAIM_TEMPLATES,
+        resources.RESOURCE_SLICES,
+        resources.DEVICE_CLASSES,
+        resources.DEVICES,
+    }
+)
 """Kinds that clusters before Kubernetes 1.34, or without Koordinator, do not serve. Their lists are then empty."""
 
 _LISTED: Final[Mapping[str, Resource]] = {
-    "Node": NODES,
-    "Pod": PODS,
-    DEVICE_KIND: DEVICES,
-    "Namespace": NAMESPACES,
-    "PersistentVolumeClaim": CLAIMS,
-    "PersistentVolume": VOLUMES,
-    "StorageClass": STORAGE_CLASSES,
-    "ResourceClaim": RESOURCE_CLAIMS,
-    "ResourceClaimTemplate": RESOURCE_CLAIM_TEMPLATES,
-    "ResourceSlice": RESOURCE_SLICES,
-    "DeviceClass": DEVICE_CLASSES,
-    "PodDisruptionBudget": BUDGETS,
-    "PriorityClass": PRIORITY_CLASSES,
-    **{kind.value: resource for kind, resource in WORKLOADS.items()},
+    "Node": resources.NODES,
+    "Pod": resources.PODS,
+    DEVICE_KIND: resources.DEVICES,
+    "Namespace": resources.NAMESPACES,
+    "PersistentVolumeClaim": resources.CLAIMS,
+    "PersistentVolume": resources.VOLUMES,
+    "StorageClass": resources.STORAGE_CLASSES,
+    "ResourceClaim": resources.RESOURCE_CLAIMS,
+    "ResourceClaimTemplate": resources.RESOURCE_CLAIM_TEMPLATES,
+    "ResourceSlice": resources.RESOURCE_SLICES,
+    "DeviceClass": resources.DEVICE_CLASSES,
+    "PodDisruptionBudget": resources.BUDGETS,
+    "PriorityClass": resources.PRIORITY_CLASSES,
+    **{kind.value: resource for kind, resource in resources.WORKLOADS.items()},
 }
 
 
-_VERSIONS: Final[Mapping[str, tuple[Resource, ...]]] = {TOPOLOGY_KIND: TOPOLOGIES, "DeviceTaintRule": TAINT_RULES}
+_VERSIONS: Final[Mapping[str, tuple[Resource, ...]]] = {
+    TOPOLOGY_KIND: resources.TOPOLOGIES,
+    "DeviceTaintRule": resources.TAINT_RULES,
+}
 """Kinds with several served versions, newest first."""
 
 
@@ -297,15 +289,15 @@ def _lists(
             if resource in _USUAL_RIGHTS:
                 raise
             unread[resource] = str(error)
-    versioned = (*_VERSIONS.items(), *((POD_GROUP_KIND, versions) for versions in POD_GROUPS.values()))
-    for kind, resources in ((kind, resources) for kind, resources in versioned if kind in kinds):
+    versioned = (*_VERSIONS.items(), *((POD_GROUP_KIND, versions) for versions in resources.POD_GROUPS.values()))
+    for kind, versions in ((kind, versions) for kind, versions in versioned if kind in kinds):
         try:
             # Only the newest served version contains the objects.
-            yield kind, next((found for it in resources if (found := _complete(api, kind, it, optional=True))), [])
+            yield kind, next((found for it in versions if (found := _complete(api, kind, it, optional=True))), [])
         except Forbidden as error:
-            if resources is TOPOLOGIES:
+            if versions is resources.TOPOLOGIES:
                 raise
-            unread[resources[0]] = str(error)
+            unread[versions[0]] = str(error)
 
 
 def _complete(api: BlockingApi, kind: str, resource: Resource, *, optional: bool) -> list[Document]:
@@ -314,9 +306,9 @@ def _complete(api: BlockingApi, kind: str, resource: Resource, *, optional: bool
     return [{"apiVersion": version, "kind": kind, **obj} for obj in api.items(resource, optional=optional)]
 
 
-def no_right_to_list(resources: Iterable[Resource]) -> str:
+def no_right_to_list(unread: Iterable[Resource]) -> str:
     """Return a line about kinds that RBAC forbids to list, and the role that grants the right."""
-    listed = ", ".join(map(str, resources))
+    listed = ", ".join(map(str, unread))
     return f"{listed}: no permission to list them; the ClusterRole koord-numa-reader grants it"
 
 
@@ -366,9 +358,7 @@ def read_files(files: Sequence[Path]) -> ClusterObjects:
 def _node_of(topology: NodeResourceTopology) -> Node:
     """Return an empty node with the amounts of its NUMA nodes, for a file as ``node-agent --print`` writes it."""
     amounts = sum((Counter(zone.allocatable) for zone in topology.zones), Counter[str]())
-    return Node(
-        name=topology.node, uid=topology.node_uid, allocatable={MEMORY: ENOUGH, **amounts, PODS_RESOURCE: MAX_PODS}
-    )
+    return Node(name=topology.node, uid=topology.node_uid, allocatable={MEMORY: ENOUGH, **amounts, PODS: MAX_PODS})
 
 
 def _hint(path: Path) -> str:
