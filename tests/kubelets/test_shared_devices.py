@@ -39,11 +39,13 @@ ASKED: Final = tuple(
 )
 
 
-def life_of(wiring: list[int], policy: KubeletPolicy, *, in_full: bool, numa: int = 3) -> SharedLife:
+def life_of(
+    wiring: list[int], policy: KubeletPolicy, *, in_full: bool, numa: int = 3, memory: str = "None"
+) -> SharedLife:
     """A node of NUMA nodes with four CPUs each, the first with three that may be exclusive."""
     hardware = Shape(1, numa, 4, 1, 16 * GIB, devices={GPU: (0,) * len(wiring)}).build()
     config = KubeletConfig(
-        topology_policy=policy, cpu_policy="static", memory_policy="None", reserved_cpus=CpuSet.of((0,))
+        topology_policy=policy, cpu_policy="static", memory_policy=memory, reserved_cpus=CpuSet.of((0,))
     )
     node = NodeDescription("n", hardware, Style.KUBELET, config, reserved=CpuSet.of((0,)))
     return SharedLife(node, wiring, in_full=in_full)
@@ -101,3 +103,39 @@ def test_a_yes_holds_however_devices_are_shared(policy: KubeletPolicy, in_full: 
         life.place(spec)
         placed.append(spec)
         life.settle()
+
+
+WITH_SIDECAR: Final = tuple(
+    {"containers": [container("app", 1, memory, 1), container("sidecar", 1, 1)]} for memory in (1, 7, 12)
+)
+"""Pods with one GPU in all, with memory in two containers."""
+
+
+@pytest.mark.parametrize("seed", [1, 2, 4, 6, 9])
+def test_one_gpu_is_placed_if_every_possible_kubelet_admits_it(seed: int) -> None:
+    """Under best-effort, memory that is bound with a GPU may cause a rejection, so the GPU's NUMA nodes matter."""
+    dice = Random(seed)
+    life = life_of(
+        [dice.choice((1, 2, 4, 3, 5, 6)) for _ in range(4)],
+        KubeletPolicy.BEST_EFFORT,
+        in_full=bool(seed % 2),
+        memory="Static",
+    )
+    filler = {"containers": [container("filler", 2, 9, 1)]}
+    placed: list[dict[str, Any]] = [filler, filler]
+    for spec in placed:
+        life.place(spec)
+        life.settle()
+    for _ in range(3):
+        states = worlds(life, placed)
+        for spec in WITH_SIDECAR:
+            request = parse_pod(life.pod("question", spec)).request
+            admits = all(isinstance(admit_pod(state, "question", request), Admitted) for state in states)
+            assert isinstance(life.ask(spec), Rejection) != admits, f"{placed} {spec}"
+        spec = dice.choice(WITH_SIDECAR)
+        if isinstance(life.ask(spec), Rejection):
+            break
+        life.place(spec)
+        placed.append(spec)
+        life.settle()
+    assert len(placed) > 2

@@ -47,7 +47,7 @@ from koord_numa.core.kubelet.state import (
     limited,
     spend,
 )
-from koord_numa.core.kubelet.variants import device_layouts, variants, with_one_away, without, without_leaving
+from koord_numa.core.kubelet.variants import layouts_to_decide, variants, with_one_away, without, without_leaving
 from koord_numa.core.kubelet.view import (
     CANNOT_ALIGN,
     CANNOT_ALLOCATE,
@@ -269,7 +269,7 @@ class AdmissionQuestion:
         if self._told(one, has_room_in_all_ways):
             yield None
             return
-        for laid, order in product(device_layouts(one, self._request), self._orders):
+        for laid, order in product(layouts_to_decide(one, self._request), self._orders):
             yield StateProbe(laid.state, one.trust, order, one.options)
             for shares in self._shares(laid, order):
                 yield StateProbe(laid.state, one.trust, order, one.options, shares)

@@ -633,13 +633,28 @@ def unclear_devices(request: PodRequest, states: Iterable[Hypothesis]) -> str:
     return ""
 
 
+MOST_SETS: Final = 4
+"""Maximum number of NUMA nodes for which every set of NUMA nodes is evaluated that free devices may be near."""
+
+
+def asks_for_one_device(request: PodRequest, names: Collection[str], node: KubeletNode) -> bool:
+    """
+    Return whether the containers of the pod ask for a single device of these resources in all.
+
+    Its hints depend only on the set of NUMA nodes that the free devices are near (generateDeviceTopologyHints in
+    topology_hints.go). ``False`` also on nodes with too many such sets.
+    """
+    asked = everything(request).devices
+    return len(node.machine.numa_ids) <= MOST_SETS and [asked[name] for name in names] == [1]
+
+
 def _is_decided_once(request: PodRequest, names: Collection[str], node: KubeletNode) -> bool:
     """
     Return whether a single hint decides for all of these devices of the pod, so that evaluating each result of the hint is enough.
 
     If other containers are aligned, too, only single NUMA nodes and the whole machine are evaluated. The hint must have no other result.
     """
-    if node.config.topology_scope is KubeletScope.POD:
+    if node.config.topology_scope is KubeletScope.POD or asks_for_one_device(request, names, node):
         return True
     parts = [part for _, part in pod_demand(request).containers if part.cpus or part.memory or part.devices]
     few = node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE or len(node.machine.numa_ids) <= 2

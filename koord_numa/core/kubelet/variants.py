@@ -9,13 +9,20 @@ gives one state.
 """
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, combinations, islice
 from typing import Final
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpus.kubelet_options import OVER_NUMA
 from koord_numa.core.cpuset import CpuSet, from_each, lowest, members
-from koord_numa.core.kubelet.bounds import STRICT, Sight, everything, may_deal_over_numa, splits_unknown
+from koord_numa.core.kubelet.bounds import (
+    STRICT,
+    Sight,
+    asks_for_one_device,
+    everything,
+    may_deal_over_numa,
+    splits_unknown,
+)
 from koord_numa.core.kubelet.demand import ContainerDemand, PodDemand, pod_demand
 from koord_numa.core.kubelet.hypothesis import (
     SOMEONE,
@@ -275,9 +282,43 @@ def _dealt_otherwise(one: Hypothesis, request: PodRequest | None) -> Generator[H
     return True
 
 
-def device_layouts(one: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
+def layouts_to_decide(one: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
     """
     Yield states that bring a pod with devices near several NUMA nodes to every NUMA node that it may be put on.
+
+    For a single device, there is a state for every set of NUMA nodes that the free devices may be near. Other pods
+    have the states of ``device_layouts``, which are fewer, and which every pod on the node has in a replay.
+    """
+    names = one.sharing.keys() & everything(request).devices.keys()
+    if not asks_for_one_device(request, names, one.state.node):
+        yield from device_layouts(one, request)
+        return
+    [name] = names
+    for pool in _pools_by_free_nodes(one, name):
+        yield _with_pools(one, {name: pool})
+
+
+def _pools_by_free_nodes(one: Hypothesis, name: str) -> Iterator[DevicePool]:
+    """Yield a pool for every set of NUMA nodes that the free devices may be near."""
+    shared, taken = one.sharing[name], one.state.managers.devices[name]
+    few = fewest_free(shared, taken.bit_count())
+    everywhere = sum(1 << numa for numa, count in shared.counts.items() if count)
+    sure = sum(1 << numa for numa, count in few.items() if count)
+    perhaps = members(everywhere & ~sure)
+    # Many NUMA nodes first: with them the pod is most likely placed as in the other states of the node.
+    for without in chain.from_iterable(combinations(perhaps, count) for count in range(len(perhaps) + 1)):
+        near = everywhere & ~sum(1 << numa for numa in without)
+        yield assumed_pool(name, tuple(everywhere if taken >> place & 1 else near for place in range(shared.total)))
+
+
+def _with_pools(one: Hypothesis, pools: Mapping[str, DevicePool]) -> Hypothesis:
+    node = one.state.node
+    return replace(one, state=replace(one.state, node=replace(node, devices={**node.devices, **pools})))
+
+
+def device_layouts(one: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
+    """
+    Yield states that bring a pod with devices near several NUMA nodes to every single NUMA node that it may be put on.
 
     The kubelet chooses the lowest NUMA node with enough free devices. So for every NUMA node there is a state with
     as few free devices as possible near
@@ -287,13 +328,12 @@ def device_layouts(one: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]
     if not names:
         yield one
         return
-    node = one.state.node
-    seen = list[list[DevicePool]]()
-    for first in (*node.machine.numa_ids, MAX_NUMA_ID + 1):
+    seen = list[dict[str, DevicePool]]()
+    for first in (*one.state.node.machine.numa_ids, MAX_NUMA_ID + 1):
         pools = {name: _pool_with_few_below(one, name, first) for name in names}
-        if (key := list(pools.values())) not in seen:
-            seen.append(key)
-            yield replace(one, state=replace(one.state, node=replace(node, devices={**node.devices, **pools})))
+        if pools not in seen:
+            seen.append(pools)
+            yield _with_pools(one, pools)
 
 
 def _pool_with_few_below(one: Hypothesis, name: str, first: int) -> DevicePool:
