@@ -273,7 +273,8 @@ class LiveFeed:
         try:
             with suppress(ConnectionError):
                 await response.prepare(request)
-                self._start()
+                if self._task is None or self._task.done():
+                    self._task = asyncio.create_task(self._watch(), name="live page")
                 while True:
                     await response.write(await self._next(queue))
         finally:
@@ -292,10 +293,6 @@ class LiveFeed:
                 return await queue.get()
         except TimeoutError:
             return KEEP_ALIVE
-
-    def _start(self) -> None:
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._watch(), name="live page")
 
     async def _watch(self) -> None:
         # Changes before the first stream opened are in the document that the page then loads. Only later changes are sent.

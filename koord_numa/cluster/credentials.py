@@ -154,7 +154,13 @@ def load_credentials(kubeconfig: Path | None = None, overrides: Overrides = NO_O
     In this order: the given kubeconfig, the pod's service account, the files in ``KUBECONFIG`` or ``~/.kube/config``.
     With overrides a kubeconfig is used also inside a pod. Raises ``NoCredentials``.
     """
-    if kubeconfig is None and not overrides and _in_cluster():
+    # ``KUBECONFIG`` inside a pod is set deliberately and takes precedence over the service account.
+    if (
+        kubeconfig is None
+        and not overrides
+        and "KUBERNETES_SERVICE_HOST" in os.environ
+        and "KUBECONFIG" not in os.environ
+    ):
         return _service_account()
     config = _merged(_paths(kubeconfig, overrides))
     try:
@@ -163,11 +169,6 @@ def load_credentials(kubeconfig: Path | None = None, overrides: Overrides = NO_O
         raise _unusable(error) from error
     except (AttributeError, LookupError, TypeError, ValueError) as error:  # parts of other types than kubectl's
         raise _unusable(f"{config.name} is not a kubeconfig: {error}") from error
-
-
-def _in_cluster() -> bool:
-    # ``KUBECONFIG`` inside a pod is set deliberately and takes precedence over the service account.
-    return "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
 
 
 def _service_account() -> Credentials:

@@ -143,7 +143,8 @@ class LeaderElection:
                     await self._try(begun)
                 self.problem = ""
                 backoff.reset()
-                pause = self._pause()
+                # Candidates read the Lease more often than holders renew it, to detect a release soon.
+                pause = self.config.retry if self._holding() else self.config.look
             except (ClusterError, TimeoutError) as error:
                 self._report(str(error) or "no answer in time")
                 pause = backoff.pause()
@@ -295,13 +296,6 @@ class LeaderElection:
             "acquireTime": now if begins else before.get("acquireTime", now),
             "leaseTransitions": int(before.get("leaseTransitions") or 0) + int(begins and self._seen.raw is not None),
         }
-
-    def _pause(self) -> float:
-        """Return the pause until the next attempt.
-
-        Candidates read the Lease more often than holders renew it, to detect a release soon.
-        """
-        return self.config.retry if self._holding() else self.config.look
 
     def stop_acting(self) -> None:
         """End the permission to act. The Lease is not changed."""

@@ -339,13 +339,10 @@ class Scheduler:
         if event != DELETED and is_kubelet_rejection(pod):
             self.assumed_pods.note_rejection(pod, counts=self.ready)
         self.writers.pod_observed(event, pod)
-        if event != DELETED and (said := resize_message(self.cache.pod(pod.key.uid), pod)):
-            self._say_resized(pod, said)
+        said = "" if event == DELETED else resize_message(self.cache.pod(pod.key.uid), pod)
+        if said and self.ready and self.dependencies.lease.fresh():
+            self.dependencies.recorder.event(pod.key, warning=True, reason=RESIZE_KEEPS_CPUS, message=said)
         self.cache.observe_pod(event, pod)
-
-    def _say_resized(self, pod: Pod, message: str) -> None:
-        if self.ready and self.dependencies.lease.fresh():
-            self.dependencies.recorder.event(pod.key, warning=True, reason=RESIZE_KEEPS_CPUS, message=message)
 
     def _after_pods(self) -> None:
         self.cache.judge_found_pods()

@@ -78,7 +78,12 @@ class JobController:
         pods = self._pods_of(job)
         succeeded = [pod for pod in pods if _phase(pod) == "Succeeded"]
         failed = sum(_phase(pod) == "Failed" for pod in pods)
-        active = [pod for pod in pods if _is_active(pod)]
+        # Neither finished nor terminating (``podReplacementPolicy: TerminatingOrFailed``).
+        active = [
+            pod
+            for pod in pods
+            if _phase(pod) not in ("Succeeded", "Failed") and not pod["metadata"].get("deletionTimestamp")
+        ]
         parallelism = spec.get("parallelism", 1)
         completions = spec.get("completions", parallelism)
         if failed > spec.get("backoffLimit", BACKOFF_LIMIT):
@@ -140,11 +145,6 @@ def _pod(job: Json, index: int) -> Json:
 
 def _phase(pod: Mapping[str, Any]) -> str:
     return str((pod.get("status") or {}).get("phase") or "")
-
-
-def _is_active(pod: Mapping[str, Any]) -> bool:
-    """Return whether the pod is neither finished nor terminating (``podReplacementPolicy: TerminatingOrFailed``)."""
-    return _phase(pod) not in ("Succeeded", "Failed") and not pod["metadata"].get("deletionTimestamp")
 
 
 def collect_pods(store: DirectStore, nodes: Container[str]) -> Subscription:
@@ -358,8 +358,9 @@ class ClaimController:
         if metadata.get("deletionTimestamp"):
             return False
         owners = [it for it in metadata.get("ownerReferences") or () if it.get("kind") in _OWNERS]
+        uids = {it["uid"] for it in owners}
         found = (self.store.find(_OWNERS[it["kind"]], it["name"], metadata["namespace"]) for it in owners)
-        return bool(owners) and all(pod is None or pod["metadata"]["uid"] not in _uids(owners) for pod in found)
+        return bool(owners) and all(pod is None or pod["metadata"]["uid"] not in uids for pod in found)
 
     def _users(self, claim: Json) -> dict[str, Json]:
         """Return the PodGroups of the claim's namespace and the pods that have not terminated, by uid."""
@@ -390,10 +391,6 @@ class ClaimController:
             return
         kept = [it for it in metadata["finalizers"] if it != FINALIZER]
         self.store.update({**current, "metadata": {**metadata, "finalizers": kept}})
-
-
-def _uids(owners: list[Json]) -> set[str]:
-    return {it["uid"] for it in owners}
 
 
 def extended_claim_of(pod: Json) -> str:

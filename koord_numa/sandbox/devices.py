@@ -26,7 +26,15 @@ LONGEST_TEXT: Final = 64
 
 def device_classes() -> list[Json]:
     """Return a DeviceClass per driver."""
-    return [_class(driver) for driver in ("gpu.example.com", "nic.example.com", CPU_DRIVER)]
+    return [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": driver},
+            "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]},
+        }
+        for driver in ("gpu.example.com", "nic.example.com", CPU_DRIVER)
+    ]
 
 
 def slices_of(node: NodeDescription, *, layout: bool = True) -> list[Json]:
@@ -101,15 +109,6 @@ def _slice(node: str, driver: str, devices: list[Json]) -> Json:
             "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
             "devices": devices,
         },
-    }
-
-
-def _class(driver: str) -> Json:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": driver},
-        "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]},
     }
 
 

@@ -12,7 +12,7 @@ from koord_numa.core.fit.node_filters import CORDONED, fits_node_affinity, fits_
 from koord_numa.core.kubelet import KubeletView
 from koord_numa.core.objects.constraints import Toleration
 from koord_numa.core.objects.devices import DeviceExclusive, DeviceHint, PartitionPolicy, PartitionSpec, TopologyScope
-from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Taint
+from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology
 from koord_numa.core.objects.request import Container, Pod, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import (
@@ -621,7 +621,10 @@ def tainted_nodes(probe: Probe) -> Iterator[Remedy]:
         info = probe.scheduler.cache.nodes.get(name)
         taints = () if info is None or info.node is None else info.node.taints
         constraints = probe.pod.request.constraints
-        tolerations = (*constraints.tolerations, *(_tolerating(taint) for taint in taints))
+        tolerations = (
+            *constraints.tolerations,
+            *(Toleration(key=taint.key, value=taint.value, effect=str(taint.effect)) for taint in taints),
+        )
         request = replace(probe.pod.request, constraints=replace(constraints, tolerations=tolerations))
         placement = probe.fits(request, name)
         if placement is not None:
@@ -640,10 +643,6 @@ def _refused_for(probe: Probe, reason: Reason) -> list[str]:
             by_message.setdefault(rejection.message, []).append(name)
     turns = zip_longest(*(names[:TAINTED_NODES] for names in by_message.values()))
     return [name for turn in turns for name in turn if name is not None][:TAINTED_NODES]
-
-
-def _tolerating(taint: Taint) -> Toleration:
-    return Toleration(key=taint.key, value=taint.value, effect=str(taint.effect))
 
 
 __all__ = ["REMEDIES", "Remedy", "advise", "plan_here", "plan_in_thread"]

@@ -365,7 +365,9 @@ def numa_amounts(usage: NumaUsage) -> Document:
     Return the amounts of one NUMA node: CPUs as decimals, memory in bytes, devices and huge pages by resource name.
     """
     others = sorted(
-        name for name, amount in usage.total.items() if amount and name not in (CPU, MEMORY, PODS) and _countable(name)
+        name
+        for name, amount in usage.total.items()
+        if amount and name not in (CPU, MEMORY, PODS) and ("/" in name or is_hugepages(name))
     )
     return {
         "id": usage.numa,
@@ -384,10 +386,6 @@ def numa_amounts(usage: NumaUsage) -> Document:
             for name in others
         },
     }
-
-
-def _countable(name: str) -> bool:
-    return "/" in name or is_hugepages(name)
 
 
 def _numa_entries(found: Iterable[NumaUsage], largest: int) -> Iterator[dict[str, Any]]:

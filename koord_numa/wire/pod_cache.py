@@ -507,18 +507,17 @@ def _is_resized(spec: Spec, *statuses: list[_ContainerStatus] | None) -> bool:
             if each.resources is None:
                 continue
             if wanted is None:
-                wanted = _wanted(spec)
+                # Of two containers with the same name the last counts, as in the full parse.
+                containers = (*spec.containers, *(spec.init_containers or ()))
+                wanted = {
+                    each.name: _NOTHING if each.resources is None else bytes(each.resources.requests)
+                    for each in containers
+                }
             asked = wanted.get(each.name)
             allocated = bytes(each.allocated_resources)
             if bytes(each.resources.requests) != asked or allocated not in (asked, b""):
                 return True
     return False
-
-
-def _wanted(spec: Spec) -> dict[str, bytes]:
-    # Of two containers with the same name the last counts, as in the full parse.
-    containers = (*spec.containers, *(spec.init_containers or ()))
-    return {each.name: _NOTHING if each.resources is None else bytes(each.resources.requests) for each in containers}
 
 
 def _is_ready(conditions: Iterable[_Condition]) -> bool:

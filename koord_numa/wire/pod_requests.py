@@ -482,7 +482,9 @@ class WorkloadModel(Strict):
 
 def pod_request(top: Head, spec: dict[str, Any], priority: int, problems: Problems) -> PodRequest:
     """Return all parts of a pod that may affect its placement."""
-    work = _workload(top, spec, problems)
+    found = problems.collect(lambda: _read_workload(spec, top.path.at("spec")), None)
+    # A malformed pod that runs still holds its requests.
+    work = _Work(_whatever_counts(spec), {}, None, None, ()) if found is None else found
     bind, numa = problems.collect(lambda: policies(top.annotations, top.path), _NO_POLICIES)
     bind = problems.collect(lambda: isolated(bind, top.annotations, top.path), bind)
     return PodRequest(
@@ -511,12 +513,6 @@ class _Work(ValueObject):
     pod_limits: ResourceList | None
     ports: tuple[PortModel, ...]
     restarts_all: bool = False  # a container restarts all containers of the pod when it exits in certain ways
-
-
-def _workload(top: Head, spec: dict[str, Any], problems: Problems) -> _Work:
-    found = problems.collect(lambda: _read_workload(spec, top.path.at("spec")), None)
-    # A malformed pod that runs still holds its requests.
-    return _Work(_whatever_counts(spec), {}, None, None, ()) if found is None else found
 
 
 def _read_workload(spec: dict[str, Any], path: FieldPath) -> _Work:

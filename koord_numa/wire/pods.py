@@ -61,7 +61,10 @@ def counted_request(request: PodRequest, status: Mapping[str, Any], path: FieldP
     allocation manager), so the pod keeps the exclusive CPUs and the memory of ``allocated``, whatever its spec. Raises
     ``WireError``.
     """
-    infeasible = _is_infeasible(status)
+    infeasible = any(
+        isinstance(each, Mapping) and each.get("type") == PENDING and each.get("reason") == INFEASIBLE
+        for each in _items(status, "conditions")
+    )
     known = {each["name"]: each for key in _STATUSES for each in _items(status, key) if _has_resources(each)}
     containers = tuple(
         _counted(container, known.get(container.name), infeasible, path) for container in request.containers
@@ -111,13 +114,6 @@ def _has_resources(status: object) -> bool:
         isinstance(status, _OBJECT)
         and isinstance(status.get("name"), str)
         and isinstance(status.get("resources"), _OBJECT)
-    )
-
-
-def _is_infeasible(status: Mapping[str, Any]) -> bool:
-    return any(
-        isinstance(each, Mapping) and each.get("type") == PENDING and each.get("reason") == INFEASIBLE
-        for each in _items(status, "conditions")
     )
 
 

@@ -308,7 +308,15 @@ def parse_storage_class(obj: Mapping[str, Any]) -> StorageClass:
         name=top.name,
         waits=problems.collect(lambda: BINDING_MODES.read(mode, top.path.at("volumeBindingMode")), False),
         provisioner="" if model.provisioner == names.NO_PROVISIONER else model.provisioner,
-        topologies=tuple(_allowed(topology) for topology in model.allowed_topologies or ()),
+        topologies=tuple(
+            NodeTerm(
+                labels=tuple(
+                    Requirement(term.key, Operator.IN, tuple(sorted(term.values)))
+                    for term in topology.match_label_expressions or ()
+                )
+            )
+            for topology in model.allowed_topologies or ()
+        ),
         problem=problems.problem,
     )
 
@@ -330,12 +338,3 @@ def _size(amounts: Mapping[str, int]) -> int:
 
 def _terms(required: NodeSelectorModel | None, path: FieldPath) -> tuple[NodeTerm, ...] | None:
     return None if required is None else node_terms(required, path)
-
-
-def _allowed(topology: AllowedTopology) -> NodeTerm:
-    return NodeTerm(
-        labels=tuple(
-            Requirement(term.key, Operator.IN, tuple(sorted(term.values)))
-            for term in topology.match_label_expressions or ()
-        )
-    )

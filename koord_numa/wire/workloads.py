@@ -17,7 +17,7 @@ from koord_numa.core.objects.constraints import (
     WorkloadKind,
 )
 from koord_numa.wire.errors import FieldPath
-from koord_numa.wire.parsing import EnumReader, Head, Int64, Owner, Problems, Strict, head, read
+from koord_numa.wire.parsing import EnumReader, Head, Int64, Problems, Strict, head, read
 
 LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _LISTED: Final = (Operator.IN, Operator.NOT_IN)
@@ -206,13 +206,9 @@ def controller_of(top: Head) -> WorkloadKey | None:
     """Return the controlling owner of a pod if its selector is known by kind, else ``None``."""
     for owner in top.metadata.owner_references or ():
         if owner.controller:
-            return _key(owner, top.namespace or "default")
+            kind = VERSIONS.get((owner.api_version, owner.kind))
+            return WorkloadKey(kind, top.namespace or "default", owner.name) if kind and owner.name else None
     return None
-
-
-def _key(owner: Owner, namespace: str) -> WorkloadKey | None:
-    kind = VERSIONS.get((owner.api_version, owner.kind))
-    return None if kind is None or not owner.name else WorkloadKey(kind, namespace, owner.name)
 
 
 def _selector(kind: WorkloadKind, top: Head) -> LabelSelector | None:
@@ -220,9 +216,5 @@ def _selector(kind: WorkloadKind, top: Head) -> LabelSelector | None:
     if kind in (WorkloadKind.SERVICE, WorkloadKind.REPLICATION_CONTROLLER):
         labels = read(LabelsSpec, spec, path).selector
         # A Service without a selector has manually managed endpoints, and selects no pod.
-        return _equal(labels, path) if labels else None
+        return label_selector(LabelSelectorModel(match_labels=labels), path.at("selector")) if labels else None
     return label_selector(read(SelectorSpec, spec, path).selector, path.at("selector"))
-
-
-def _equal(labels: dict[str, str], path: FieldPath) -> LabelSelector | None:
-    return label_selector(LabelSelectorModel(match_labels=labels), path.at("selector"))

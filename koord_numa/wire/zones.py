@@ -201,13 +201,10 @@ def _parse_zone(numa: int, model: ZoneModel, path: FieldPath) -> Zone:
         if (below := below_zero(name, resource.available, path)) > 0:
             overdrawn[name] = below
         # Devices are kept one by one, so their number needs a limit. Bytes do not.
-        if _is_device(name) and max(capacity[name], allocatable[name], available[name]) > MOST_DEVICES:
+        is_device = name not in (CPU, MEMORY) and not is_hugepages(name)
+        if is_device and max(capacity[name], allocatable[name], available[name]) > MOST_DEVICES:
             raise path.at(name).error(f"{capacity[name]} devices are too many, at most {MOST_DEVICES} are supported")
     return Zone(numa=numa, capacity=capacity, allocatable=allocatable, available=available, overdrawn=overdrawn)
-
-
-def _is_device(name: str) -> bool:
-    return name not in (CPU, MEMORY) and not is_hugepages(name)
 
 
 def _or(value: Quantity | None, otherwise: int, name: str, path: FieldPath) -> int:

@@ -195,7 +195,11 @@ class Snapshot(ValueObject):
         remark, plan = ("", None) if placements else self.group_plan(report)
         candidates = _candidates(plan)
         if plan is not None:
-            self._make_group_room(plan)
+            self._changed()
+            for displaced in plan.candidate.displaced:
+                self.scheduler.handle.nominator.end_together(displaced.uid)
+            self.scheduler.handle.nominator.begin(*plan.nominations)
+            self._evict(plan.candidate.victims)
         found: list[tuple[Pod, Placement | WouldWait]] = []
         for uid, placement in placements.items():
             self.hold(members[uid], placement)
@@ -249,13 +253,6 @@ class Snapshot(ValueObject):
             nominations.end(displaced.uid)
         nominations.begin(Nomination(pod, request_class, candidate))
         self._evict(candidate.victims)
-
-    def _make_group_room(self, plan: GroupPlan) -> None:
-        self._changed()
-        for displaced in plan.candidate.displaced:
-            self.scheduler.handle.nominator.end_together(displaced.uid)
-        self.scheduler.handle.nominator.begin(*plan.nominations)
-        self._evict(plan.candidate.victims)
 
     def _evict(self, victims: Iterable[Pod]) -> None:
         for victim in victims:

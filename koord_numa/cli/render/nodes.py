@@ -108,12 +108,11 @@ def _shared(holdings: Iterable[Holding]) -> dict[int, str]:
 def _amounts(found: tuple[NumaUsage, ...]) -> Iterator[list[str]]:
     for room in found:
         for name in sorted(name for name, amount in room.total.items() if amount or name in (CPU, MEMORY)):
-            least, free, there = (_bare(name, part.get(name, 0)) for part in (room.least, room.free, room.total))
+            least, free, there = (
+                amounts_text({name: part.get(name, 0)}).partition(" ")[0]
+                for part in (room.least, room.free, room.total)
+            )
             yield [str(room.numa), name, free if least == free else f"{least}-{free}", there]
-
-
-def _bare(name: str, amount: int) -> str:
-    return amounts_text({name: amount}).partition(" ")[0]
 
 
 def _tainted(snapshot: Snapshot, info: NodeInfo) -> Iterator[list[str]]:

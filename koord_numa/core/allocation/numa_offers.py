@@ -133,14 +133,10 @@ def _domains(scope: NumaSpreadScope, inventory: Inventory) -> list[int]:
         return [1 << numa for numa in ids]
     sockets: dict[int, int] = {}
     for numa in ids:
-        socket = _socket(machine, numa)
+        here = machine.numa_bits.get(numa, 0)
+        socket = min((socket for socket, bits in machine.socket_bits.items() if bits & here), default=0)
         sockets[socket] = sockets.get(socket, 0) | 1 << numa
     return [sockets[socket] for socket in sorted(sockets)]
-
-
-def _socket(machine: CpuTopology, numa: int) -> int:
-    here = machine.numa_bits.get(numa, 0)
-    return min((socket for socket, bits in machine.socket_bits.items() if bits & here), default=0)
 
 
 def _offers(inventory: Inventory, domain: int, wanted: Iterable[str]) -> bool:

@@ -54,14 +54,6 @@ class Program:
         )
 
 
-def _compile(source: str) -> Program | CompileError:
-    # On use: clusters without selectors, and commands that only count, need neither the parser nor the function library.
-    from koord_numa.core.cel.compiler import compile_text
-
-    found = compile_text(source)
-    return found if isinstance(found, CompileError) else Program(source, *found)
-
-
 class ProgramCache:
     """An LRU cache of compiled expressions, bounded by the total number of characters of the expressions."""
 
@@ -82,7 +74,11 @@ class ProgramCache:
         if known is not None:
             self._programs.move_to_end(source)
             return known
-        made = self._programs[source] = _compile(source)
+        # On use: clusters without selectors, and commands that only count, need neither the parser nor the function library.
+        from koord_numa.core.cel.compiler import compile_text
+
+        found = compile_text(source)
+        made = self._programs[source] = found if isinstance(found, CompileError) else Program(source, *found)
         self._characters += len(source)
         while self._characters > self._most:
             oldest, _ = self._programs.popitem(last=False)

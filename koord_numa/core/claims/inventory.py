@@ -266,7 +266,10 @@ class TaintRules:
         """Return the slice with the taints of all rules for its devices, after the taints that the driver publishes."""
         if not self._by_pool:
             return published
-        rules = self._rules_of(published)
+        # The rules that may match devices of the slice.
+        driver, pool = published.pool
+        found = [rule for key in product((driver, None), (pool, None)) for rule in self._by_pool.get(key, {}).values()]
+        rules = tuple(sorted(found, key=lambda rule: rule.name))
         if not rules:
             return published
         known = self._tainted.get(published.name)
@@ -281,9 +284,3 @@ class TaintRules:
         changed = published if same else replace(published, devices=tuple(devices))
         self._tainted[published.name] = (published, rules, changed)
         return changed
-
-    def _rules_of(self, published: ResourceSlice) -> tuple[DeviceTaintRule, ...]:
-        """Return the rules that may match devices of the slice, sorted by name."""
-        driver, pool = published.pool
-        found = [rule for key in product((driver, None), (pool, None)) for rule in self._by_pool.get(key, {}).values()]
-        return tuple(sorted(found, key=lambda rule: rule.name))

@@ -213,7 +213,11 @@ def name_classes(verdict: Unschedulable, classes: Classes) -> Unschedulable:
     For clusters where claims do not serve extended resources.
     """
     offered = class_by_resource(classes)
-    told = {message: why for message in _messages(verdict.rejections) if (why := _why(message, offered))}
+    told = {
+        message: why
+        for message in {it.message for it in verdict.rejections.values() if _lacks(it)}
+        if (why := _why(message, offered))
+    }
     if not told:
         return verdict
     return Unschedulable(
@@ -224,10 +228,6 @@ def name_classes(verdict: Unschedulable, classes: Classes) -> Unschedulable:
             for node, it in verdict.rejections.items()
         }
     )
-
-
-def _messages(rejections: Mapping[str, Rejection]) -> set[str]:
-    return {it.message for it in rejections.values() if _lacks(it)}
 
 
 def _lacks(rejection: Rejection) -> bool:

@@ -221,7 +221,7 @@ def _gpus(wanted: ResourceList, spec: DeviceSpec) -> TypeDemand | str:
     # As for other types: a request for several devices has its number, whatever the strategy.
     if hint.strategy is AllocateStrategy.APPLY_FOR_ALL and count == 1:
         count = 0
-    return TypeDemand(GPU, _pairs(each), count, partial, hint)
+    return TypeDemand(GPU, tuple(sorted(each.items())), count, partial, hint)
 
 
 def _shares(kind: str, amount: int, hint: DeviceHint) -> TypeDemand:
@@ -233,10 +233,6 @@ def _shares(kind: str, amount: int, hint: DeviceHint) -> TypeDemand:
         return TypeDemand(kind, ((name, each),), amount, partial=each < FULL, hint=hint)
     count = 0 if hint.strategy is AllocateStrategy.APPLY_FOR_ALL else 1
     return TypeDemand(kind, ((name, amount),), count, partial=amount < FULL, hint=hint)
-
-
-def _pairs(amounts: ResourceList) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(amounts.items()))
 
 
 _HOPPER: Final = frozenset({"H100", "H800", "H20"})

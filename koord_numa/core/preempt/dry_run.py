@@ -214,7 +214,11 @@ def locate(holding: Holding, topology: NodeResourceTopology, followed: int | Non
         certain = without_zeros(total(foreseen.values())) == tied
         shown = all(_uses(zone, foreseen.get(zone.numa, {})) for zone in topology.zones)
         return foreseen if certain and shown else None
-    return _deduced(demand, tied, topology)
+    zones = topology.zones
+    if len(zones) > 1 and not _one_numa_only(demand, topology):
+        return None
+    possible = [zone.numa for zone in zones if _uses(zone, tied)]
+    return {possible[0]: tied} if len(possible) == 1 else None
 
 
 def credited(topology: NodeResourceTopology, places: Iterable[Place]) -> NodeResourceTopology | None:
@@ -252,14 +256,6 @@ def _only(amounts: ResourceList, names: ResourceList) -> dict[str, int]:
 
 def _uses(zone: Zone, amounts: ResourceList) -> bool:
     return all(zone.allocatable.get(n, 0) - zone.available.get(n, 0) >= amount for n, amount in amounts.items())
-
-
-def _deduced(demand: PodDemand, tied: ResourceList, topology: NodeResourceTopology) -> Place | None:
-    zones = topology.zones
-    if len(zones) > 1 and not _one_numa_only(demand, topology):
-        return None
-    possible = [zone.numa for zone in zones if _uses(zone, tied)]
-    return {possible[0]: tied} if len(possible) == 1 else None
 
 
 def _one_numa_only(demand: PodDemand, topology: NodeResourceTopology) -> bool:

@@ -492,39 +492,35 @@ class NodeLayout:
         key = tuple(arrangement)
         known = self._figures.get(key)
         if known is None:
-            known = self._figures[key] = self._count(key)
+            shapes = [self.shape_of(index, bits) for index, bits in enumerate(key)]
+            block, most = self.largest_block(self.free(key))
+            known = self._figures[key] = Figures(
+                crossings=sum(max(0, shape.numa_nodes - 1) for shape in shapes),
+                split_cores=sum(shape.split_cores for shape in shapes),
+                conflicts=self.conflict_count(key).total,
+                minus_block=-block,
+                minus_free=-most,
+                moves=sum(bits != before for bits, before in zip(key, self.now, strict=True)),
+            )
         return known
-
-    def _count(self, arrangement: Arrangement) -> Figures:
-        shapes = [self.shape_of(index, bits) for index, bits in enumerate(arrangement)]
-        block, most = self.largest_block(self.free(arrangement))
-        return Figures(
-            crossings=sum(max(0, shape.numa_nodes - 1) for shape in shapes),
-            split_cores=sum(shape.split_cores for shape in shapes),
-            conflicts=self.conflict_count(arrangement).total,
-            minus_block=-block,
-            minus_free=-most,
-            moves=sum(bits != before for bits, before in zip(arrangement, self.now, strict=True)),
-        )
 
     def conflict_count(self, arrangement: Sequence[int]) -> ConflictCount:
         """Return the number of conflicts, and the number of new conflicts."""
         key = tuple([arrangement[index] for index in self.constrained])
         known = self._conflict_counts.get(key)
         if known is None:
-            known = self._conflict_counts[key] = self._count_conflicts(arrangement)
+            total = regression = 0
+            for now, counts in (
+                (self._conflicts_now, self.exclusivity.conflicts(arrangement)),
+                (self._numa_conflicts_now, self.exclusivity.numa_conflicts(arrangement)),
+            ):
+                total += sum(counts.values())
+                regression += sum(max(0, count - now.get(index, 0)) for index, count in counts.items())
+            violated = self.exclusivity.violated(arrangement)
+            known = self._conflict_counts[key] = ConflictCount(
+                total + violated.bit_count(), regression + (violated & ~self._violated_now).bit_count()
+            )
         return known
-
-    def _count_conflicts(self, arrangement: Sequence[int]) -> ConflictCount:
-        total = regression = 0
-        for now, counts in (
-            (self._conflicts_now, self.exclusivity.conflicts(arrangement)),
-            (self._numa_conflicts_now, self.exclusivity.numa_conflicts(arrangement)),
-        ):
-            total += sum(counts.values())
-            regression += sum(max(0, count - now.get(index, 0)) for index, count in counts.items())
-        violated = self.exclusivity.violated(arrangement)
-        return ConflictCount(total + violated.bit_count(), regression + (violated & ~self._violated_now).bit_count())
 
     def blocks(self, free: int) -> dict[int, int]:
         """Return the CPUs of wholly free cores, by NUMA node."""

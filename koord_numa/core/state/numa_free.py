@@ -178,12 +178,6 @@ def accounts(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting = 
     # By identity of the inventory: it is replaced whenever the node changes.
     if known is not None and known[0] is inventory and (known[1] is accounting or known[1] == accounting):
         return known[2]
-    made = _accounts(inventory, ledger, accounting)
-    ledger.derived[ACCOUNTS] = (inventory, accounting, made)
-    return made
-
-
-def _accounts(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting) -> NumaFree:
     free = {
         # Never negative: amounts recorded before the node shrank must not affect the sums of other NUMA nodes.
         name: tuple(amounts) if min(amounts) >= 0 else tuple([max(0, amount) for amount in amounts])
@@ -193,7 +187,7 @@ def _accounts(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting) 
         # Otherwise, the recorded amounts include all held CPUs.
         held = _held_cpu(inventory, inventory.machine, ledger, accounting)
         free[CPU] = tuple([max(0, there - taken) for there, taken in zip(inventory.totals[CPU], held, strict=True)])
-    return NumaFree(
+    made = NumaFree(
         numa_ids=inventory.numa_ids,
         total=inventory.totals,
         free=free,
@@ -201,6 +195,8 @@ def _accounts(inventory: Inventory, ledger: Ledger, accounting: NumaAccounting) 
         unplaced=_unplaced(inventory, ledger) if accounting.accounting is Accounting.EVERY_POD else {},
         machine=inventory.machine,
     )
+    ledger.derived[ACCOUNTS] = (inventory, accounting, made)
+    return made
 
 
 def _held_cpu(inventory: Inventory, machine: CpuTopology, ledger: Ledger, accounting: NumaAccounting) -> list[int]:
@@ -409,13 +405,9 @@ def shared_pools(inventory: Inventory, ledger: Ledger) -> tuple[SharedPool, ...]
     They include the CPUs reserved for the kubelet (fine-grained CPU orchestration, "Basic CPU orchestration
     principles").
     """
-    return _pools(inventory, ledger.cpus)
-
-
-def _pools(inventory: Inventory, taken: CpuSet) -> tuple[SharedPool, ...]:
     if inventory.machine is None:
         return ()
-    free = inventory.machine.all - taken - inventory.kept_from_pools
+    free = inventory.machine.all - ledger.cpus - inventory.kept_from_pools
     pools = (
         SharedPool(socket=socket_of(inventory, numa), numa=numa, cpus=CpuSet(bits) & free)
         for numa, bits in inventory.machine.numa_bits.items()

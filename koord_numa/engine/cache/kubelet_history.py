@@ -101,7 +101,11 @@ class AbsentPods:
     def foresee(self, pods: Iterable[KnownPod], node: KubeletNode, *, keeps_cores: bool) -> list[KnownPod]:
         """Record which of the pods are in flight and certain to be rejected (``never_fits``). Return the newly recorded pods."""
         asked = list(pods)
-        sure = [known for known in asked if _is_hopeless(known, node, keeps_cores=keeps_cores)]
+        sure = [
+            known
+            for known in asked
+            if not (known.started or known.left) and never_fits(known.request, node, keeps_cores=keeps_cores)
+        ]
         if not (sure or self.hopeless):
             return sure  # the usual case
         news = [known for known in sure if known.uid not in self.hopeless]
@@ -146,10 +150,6 @@ def _without(holding: Holding, names: Collection[str]) -> Holding:
     if not names:
         return holding
     return replace(holding, amounts={name: amount for name, amount in holding.amounts.items() if name not in names})
-
-
-def _is_hopeless(known: KnownPod, node: KubeletNode, *, keeps_cores: bool) -> bool:
-    return not (known.started or known.left) and never_fits(known.request, node, keeps_cores=keeps_cores)
 
 
 def _is_before(uid: str, shown: Collection[str], pods: Mapping[str, KnownPod]) -> bool:

@@ -396,15 +396,14 @@ class WorkloadLister:
         try:
             return self._selectors[sort]
         except KeyError:
-            found = self._selectors[sort] = self._look_up(pod)
+            labels = dict(pod.labels)
+            services = self._services.find(anchors_of_pod(pod.key.namespace, pod.labels))
+            # By name: the order of Services with the same label does not matter, since all of them select the pod.
+            own = sorted((each for each in services if selects(each.selector, labels)), key=lambda each: each.key.name)
+            found = self._selectors[sort] = default_selector(
+                own, None if pod.controller is None else self._known.get(pod.controller)
+            )
             return found
-
-    def _look_up(self, pod: Pod) -> LabelSelector | None:
-        labels = dict(pod.labels)
-        services = self._services.find(anchors_of_pod(pod.key.namespace, pod.labels))
-        # By name: the order of Services with the same label does not matter, since all of them select the pod.
-        own = sorted((each for each in services if selects(each.selector, labels)), key=lambda each: each.key.name)
-        return default_selector(own, None if pod.controller is None else self._known.get(pod.controller))
 
     def _take(self, key: WorkloadKey, new: Workload | None) -> list[PodTerm]:
         former = self._known.get(key)

@@ -8,7 +8,7 @@ pods: pods that the topology does not show yet. Pods that it shows must not be s
 Example: pods a and b have started, c has not. After a topology with the fingerprint of {a}, b and c stay hidden, and a is reported.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from enum import Enum
 from math import inf
 from typing import Final
@@ -293,10 +293,9 @@ class UnreportedPods:
         return None
 
     def _shows_all_but(self, topology: NodeResourceTopology | None, hidden: Container[str]) -> bool:
-        return topology is not None and topology.fingerprint == fingerprint(self._names(hidden))
-
-    def _names(self, hidden: Container[str]) -> Iterator[tuple[str, str]]:
-        return ((pod.key.namespace, pod.key.name) for uid, pod in self._pods.items() if uid not in hidden)
+        return topology is not None and topology.fingerprint == fingerprint(
+            (pod.key.namespace, pod.key.name) for uid, pod in self._pods.items() if uid not in hidden
+        )
 
     def _recent(self, found: list[str]) -> set[str]:
         last = max((pod.started_at for pod in self._pods.values()), default=0.0)

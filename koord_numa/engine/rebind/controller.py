@@ -394,17 +394,14 @@ class RebindReconciler:
     async def _end(self, outcome: Outcome) -> None:
         phase, reason = outcome
         await self._tell(phase, reason)
-        self._count(phase)
-        failed = phase is RebindPhase.FAILED
-        self._event("RebindFailed" if failed else "RebindSucceeded", reason, warning=failed)
-        log.info("RebindResource %s: %s: %s", self._context.request.name, phase.value, reason)
-
-    def _count(self, phase: RebindPhase) -> None:
         counted, report, dry_run = self._context.engine.metrics.rebinds, self._report, self._context.request.dry_run
         counted.ended[phase.value, dry_run] += 1
         if report.plan is not None and report.after is not None and not dry_run:
             counted.crossings_before += report.plan.before.crossings
             counted.crossings_after += report.after.crossings
+        failed = phase is RebindPhase.FAILED
+        self._event("RebindFailed" if failed else "RebindSucceeded", reason, warning=failed)
+        log.info("RebindResource %s: %s: %s", self._context.request.name, phase.value, reason)
 
     async def _tell(self, phase: RebindPhase, reason: str) -> None:
         await self._context.tell(self._report.answer(phase, reason))
@@ -474,7 +471,9 @@ class RebindController:
                     self._news.set()
                     continue
                 for request in self._open():
-                    self._begin(jobs, request)
+                    self._under_way.add(request.uid)
+                    work = self._work(request, self._last.get(request.node))
+                    self._last[request.node] = jobs.create_task(work, name=f"rebind {request.name}")
 
     def stop(self) -> None:
         """Start no more rebinds and no more steps."""
@@ -497,11 +496,6 @@ class RebindController:
             and self._ended.get(request.uid, -1) < request.generation
         )
         return sorted(waiting, key=lambda request: age_key(request.created, request.name))
-
-    def _begin(self, jobs: asyncio.TaskGroup, request: RebindRequest) -> None:
-        self._under_way.add(request.uid)
-        work = self._work(request, self._last.get(request.node))
-        self._last[request.node] = jobs.create_task(work, name=f"rebind {request.name}")
 
     async def _work(self, request: RebindRequest, before: asyncio.Task[None] | None) -> None:
         uid, moved = request.uid, None

@@ -313,7 +313,12 @@ class Handler:
         try:
             if asked.path.startswith(PREFIX):
                 return await self._control.answer(request, asked.path)
-            self._log(request, asked)
+            transport = request.transport
+            if transport is not None:
+                asked.port = (transport.get_extra_info("peername") or ("", 0))[1]
+            asked.user_agent = request.headers.get("User-Agent", "")
+            asked.user = user_of(request.headers.get("Authorization", ""))
+            self._serving.requests.add(asked)
             suffered = self._serving.faults.on_request(asked)
             if suffered:
                 return await self._suffer(request, asked, parameters, suffered)
@@ -336,14 +341,6 @@ class Handler:
     def open_watches(self) -> int:
         """The number of open watches."""
         return len(self._watches)
-
-    def _log(self, request: web.BaseRequest, asked: Asked) -> None:
-        transport = request.transport
-        if transport is not None:
-            asked.port = (transport.get_extra_info("peername") or ("", 0))[1]
-        asked.user_agent = request.headers.get("User-Agent", "")
-        asked.user = user_of(request.headers.get("Authorization", ""))
-        self._serving.requests.add(asked)
 
     async def _serve(self, request: web.BaseRequest, asked: Asked, parameters: Parameters) -> web.StreamResponse:
         if not asked.resource:

@@ -226,7 +226,7 @@ def _resource_causes(resources: JsonObject, path: str) -> Iterator[Cause]:
                 yield invalid_value(where, name, label_key_problem(name))
             if parse_quantity(text) < 0:
                 yield invalid_value(where, text, "must be greater than or equal to 0")
-            if _counted(name) and parse_quantity(text).denominator != 1:
+            if "/" in name and not _native(name) and parse_quantity(text).denominator != 1:
                 yield invalid_value(where, text, "must be an integer")
     for name, text in requests.items():
         limit = limits.get(name)
@@ -250,10 +250,6 @@ def _native(name: str) -> bool:
     Such resources are not extended resources and need no limit.
     """
     return "kubernetes.io/" in name
-
-
-def _counted(name: str) -> bool:
-    return "/" in name and not _native(name)
 
 
 def _toleration_causes(toleration: JsonObject, path: str) -> Iterator[Cause]:

@@ -144,7 +144,10 @@ class ApiServer:
             for _ in range(_ACCEPTING):
                 await asyncio.sleep(0)
             await self._site.stop()
-            self._kept = _bound(self._port)
+            kept = socket.socket()
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            kept.bind((_HOST, self._port))
+            self._kept = kept
             await runner.cleanup()
 
     def _faults_changed(self) -> None:
@@ -195,14 +198,6 @@ class ApiServer:
     def compact(self) -> int:
         """Discard the history: watches from earlier revisions get 410. Returns the current revision."""
         return self._cluster.compact()
-
-
-def _bound(port: int) -> socket.socket:
-    """Return a socket that is bound to the port and does not listen."""
-    kept = socket.socket()
-    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    kept.bind((_HOST, port))
-    return kept
 
 
 def _request(message, payload, protocol, writer, task) -> web.BaseRequest:  # type: ignore[no-untyped-def]  # types private to aiohttp

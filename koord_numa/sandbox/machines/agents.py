@@ -345,20 +345,13 @@ def _bind_policy_holds(s: BoundPlacement) -> Iterator[str]:
     # Bit masks: the CPUs of the pod on each core, and all CPUs of these cores.
     cores = [core.bits & s.held.cpus.bits for core in s.machine.cores if core.bits & s.held.cpus.bits]
     whole = [core.bits for core in s.machine.cores if core.bits & s.held.cpus.bits]
-    required = _required(s)
+    # Ignored for pods that are not allowed exclusive CPUs, even if the node allocates some.
+    required = s.pod.request.bind.required if may_use_cpuset(s.pod.request) else CpuBindPolicy.NONE
     if _asks_full_cores(s, required) and cores != whole:
         yield f"CPUs {s.held.cpus} are not whole cores, as {_who_requires(s, required)} requires"
     spread = required is CpuBindPolicy.SPREAD_BY_PCPUS or s.node.bind_policy is NodeBindPolicy.SPREAD_BY_PCPUS
     if spread and any(bits.bit_count() > 1 for bits in cores):
         yield f"CPUs {s.held.cpus} share cores, against {_who_requires(s, required)}"
-
-
-def _required(s: BoundPlacement) -> CpuBindPolicy:
-    """Return the required bind policy.
-
-    It is ignored for pods that are not allowed exclusive CPUs, even if the node allocates some.
-    """
-    return s.pod.request.bind.required if may_use_cpuset(s.pod.request) else CpuBindPolicy.NONE
 
 
 def _asks_full_cores(s: BoundPlacement, required: CpuBindPolicy) -> bool:

@@ -277,10 +277,30 @@ class NodeServices:
 
     async def start_runtime(self) -> None:
         """Serve the runtime's calls, at first and after ``stop_runtime``."""
-        await self._serve("runtime.v1.RuntimeService", self._runtime_methods(), self.cri)
+        stream = grpc.unary_stream_rpc_method_handler(
+            self._events,
+            request_deserializer=cri_pb2.GetEventsRequest.FromString,
+            response_serializer=cri_pb2.ContainerEventResponse.SerializeToString,
+        )
+        await self._serve(
+            "runtime.v1.RuntimeService",
+            {
+                "ListContainers": _unary(self._containers, cri_pb2.ListContainersRequest),
+                "UpdateContainerResources": _unary(self._update, cri_pb2.UpdateContainerResourcesRequest),
+                "GetContainerEvents": stream,
+            },
+            self.cri,
+        )
 
     async def _serve_kubelet(self) -> None:
-        await self._serve("v1.PodResourcesLister", self._kubelet_methods(), self.podresources)
+        await self._serve(
+            "v1.PodResourcesLister",
+            {
+                "List": _unary(self._list, podresources_pb2.ListPodResourcesRequest),
+                "GetAllocatableResources": _unary(self._allocatable, podresources_pb2.AllocatableResourcesRequest),
+            },
+            self.podresources,
+        )
 
     async def _serve(self, service: str, methods: Any, socket: Path) -> None:
         server = self._servers[socket] = aio.server()
@@ -381,24 +401,6 @@ class NodeServices:
             for container in pod.request.containers:
                 if container.kind is not ContainerKind.INIT:
                     yield _Running(container_id(uid, container.name), container.name, uid)
-
-    def _kubelet_methods(self) -> dict[str, Any]:
-        return {
-            "List": _unary(self._list, podresources_pb2.ListPodResourcesRequest),
-            "GetAllocatableResources": _unary(self._allocatable, podresources_pb2.AllocatableResourcesRequest),
-        }
-
-    def _runtime_methods(self) -> dict[str, Any]:
-        stream = grpc.unary_stream_rpc_method_handler(
-            self._events,
-            request_deserializer=cri_pb2.GetEventsRequest.FromString,
-            response_serializer=cri_pb2.ContainerEventResponse.SerializeToString,
-        )
-        return {
-            "ListContainers": _unary(self._containers, cri_pb2.ListContainersRequest),
-            "UpdateContainerResources": _unary(self._update, cri_pb2.UpdateContainerResourcesRequest),
-            "GetContainerEvents": stream,
-        }
 
     async def _list(self, _: Any, __: Any) -> Any:
         answer = podresources_pb2.ListPodResourcesResponse()

@@ -277,7 +277,8 @@ class SimulatedNode:
         self._history = history
         history.stocks[description.name] = capacity_of(description)
         self._clock = clock
-        self._agent = _agent(description)
+        kubelet = description.style is Style.KUBELET
+        self._agent: NodeAgent = KubeletAgent(description) if kubelet else KoordinatorAgent(description)
         self.devices = KoordletDevices(description.name, description.devices_by_id)
         self._pods: dict[str, Pod] = {}  # admitted pods by uid
         # Nodes have addresses in the lower half of 10.0.0.0/8, pods in the upper half. Pod addresses repeat between
@@ -486,10 +487,6 @@ class SimulatedNode:
         except ApiError as problem:
             if problem.code not in (NOT_FOUND, 409):
                 raise
-
-
-def _agent(description: NodeDescription) -> NodeAgent:
-    return KubeletAgent(description) if description.style is Style.KUBELET else KoordinatorAgent(description)
 
 
 def time_of_day() -> str:
