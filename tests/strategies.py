@@ -1,14 +1,18 @@
 """Hypothesis strategies for machines, odd ones among them, and for questions about their CPUs."""
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TypeVar
 
 from hypothesis import strategies as st
 
+from koord_numa.core.allocation.allocate import cpu_occupancy
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
 from koord_numa.core.cpus.cpu_request import CpuOccupancy, CpuRequest
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.objects.request import PodKey
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
+from koord_numa.core.state.ledger import Holding, Ledger
 from tests.machines import machine
 
 T = TypeVar("T")
@@ -69,8 +73,17 @@ def asks(draw: st.DrawFn, most: int) -> CpuRequest:
     )
 
 
+def occupancy_of(held: Iterable[tuple[CpuSet, CpuExclusivePolicy]], limit: int = 1) -> CpuOccupancy:
+    """Pods with these CPUs and policies."""
+    pods = [
+        Holding(PodKey("default", str(number), str(number)), {}, cpus=cpus, exclusive=policy)
+        for number, (cpus, policy) in enumerate(held)
+    ]
+    return cpu_occupancy(Ledger.of(pods), limit)
+
+
 @st.composite
 def occupancies(draw: st.DrawFn, some: CpuTopology) -> CpuOccupancy:
     """CPUs held by others: exclusive ones, and use counts where CPUs may be shared."""
     held = [(draw(cpusets_of(some)), draw(any_of(*CpuExclusivePolicy))) for _ in range(draw(st.integers(0, 3)))]
-    return CpuOccupancy.of(held, limit=draw(any_of(1, 4)))
+    return occupancy_of(held, limit=draw(any_of(1, 4)))

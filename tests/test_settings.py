@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, NumaExclusive, NumaPolicy, ScoringType
-from koord_numa.core.scheduling.scorers import DEFAULT_WEIGHTS
+from koord_numa.core.scheduling.scorers import PREFERENCES, SCORERS
 from koord_numa.settings import (
     NodesWithoutTopology,
     ProfileSettings,
@@ -201,4 +201,4 @@ def test_a_strategy_without_a_type_is_the_proposals_default() -> None:
 
 
 def test_every_scorer_has_a_weight_in_the_settings() -> None:
-    assert ScoreWeightSettings().model_dump() == dict(DEFAULT_WEIGHTS)
+    assert ScoreWeightSettings().model_dump() == {row.name: row.weight for row in (*SCORERS, *PREFERENCES)}

@@ -18,7 +18,7 @@ from bench.figure import Figure
 from koord_numa.app.tasks import THRESHOLDS
 from koord_numa.core.objects.gangs import Dialect, GangKey, GangRef, GangSpec, PodGroup
 from koord_numa.core.objects.request import Pod, PodKey
-from koord_numa.core.scheduling.gangs import Group, Member, Placed, decide_group
+from koord_numa.core.scheduling.gangs import Group, Member, Placed, decide_in_steps
 from koord_numa.core.value_objects import replace
 from koord_numa.engine import Scheduler
 from koord_numa.engine.gangs.trial import ClusterTrial
@@ -93,7 +93,12 @@ def decision(nodes: int, *, kubelets: bool) -> float:
         with trial.begun():
             key = GangKey(Dialect.KUBERNETES, "bench", "gang-0000")
             group = Group(tuple(Member(pod.key.uid, key, trial.class_of(pod.key.uid)) for pod in pods), {key: 1000})
-            answer = decide_group(trial, group)
+            steps = decide_in_steps(trial, group)
+            try:
+                while True:
+                    next(steps)
+            except StopIteration as end:
+                answer = end.value
             found.append(time.perf_counter() - began)
         if not isinstance(answer, Placed):
             raise TypeError(f"{answer} is no placement")

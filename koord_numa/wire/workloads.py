@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final
 
 from koord_numa.core.objects.constraints import (
@@ -194,12 +194,6 @@ def parse_workload(kind: WorkloadKind, obj: Mapping[str, Any]) -> Workload:
     selector = problems.collect(lambda: _selector(kind, top), None)
     # Objects from files may omit the namespace.
     return Workload(WorkloadKey(kind, top.namespace or "default", top.name), selector)
-
-
-parse_service = partial(parse_workload, WorkloadKind.SERVICE)
-parse_replication_controller = partial(parse_workload, WorkloadKind.REPLICATION_CONTROLLER)
-parse_replica_set = partial(parse_workload, WorkloadKind.REPLICA_SET)
-parse_stateful_set = partial(parse_workload, WorkloadKind.STATEFUL_SET)
 
 
 def controller_of(top: Head) -> WorkloadKey | None:

@@ -221,7 +221,7 @@ class ClaimLaws:
     def overdrawn(self) -> list[str]:
         """Devices, capacity, counters and CPUs that are given out more than once now."""
         allocations = [it.allocation for it in self._claims.values() if it.allocation is not None]
-        usage = DeviceUsage.of(allocations)
+        usage = self.usage()
         found = [f"{device} is held {count} times" for device, count in usage.exclusive.items() if count > 1]
         found += [f"{device} is exclusive and shared" for device in usage.exclusive if device in usage.shares]
         for device, amounts in usage.consumed.items():
@@ -242,7 +242,11 @@ class ClaimLaws:
 
     def usage(self) -> DeviceUsage:
         """The devices and CPUs in use according to the claims."""
-        return DeviceUsage.of(it.allocation for it in self._claims.values() if it.allocation is not None)
+        usage = DeviceUsage()
+        for claim in self._claims.values():
+            if claim.allocation is not None:
+                usage.add(claim.allocation)
+        return usage
 
     def leaks(self) -> list[str]:
         """Claims that are allocated for no pod, or reserved for one that is not bound, and containers without their devices."""

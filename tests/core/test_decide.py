@@ -8,14 +8,14 @@ from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NodeScoring, NumaPolicy, QosClass, ScoringType
 from koord_numa.core.scheduling.filters import decide
 from koord_numa.core.scheduling.request import Profile, scheduling_request
-from koord_numa.core.scheduling.scorers import DEFAULT_WEIGHTS
 from koord_numa.core.state.inventory import NodeSnapshot, candidate
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.value_objects import replace
+from koord_numa.settings import ScoreWeightSettings
 from tests.core.allocation import nodes
 from tests.core.allocation.nodes import GI
 
-ONLY_NUMA = {**dict.fromkeys(DEFAULT_WEIGHTS, 0), "numa": 1}
+ONLY_NUMA = {**dict.fromkeys(ScoreWeightSettings.model_fields, 0), "numa": 1}
 POD = nodes.pod(4000, 4 * GI, qos=QosClass.LSR, numa=NumaPolicy.RESTRICTED)
 
 

@@ -18,10 +18,10 @@ from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unsch
 from koord_numa.core.objects.vocabulary import ContainerKind, ScoringType
 from koord_numa.core.scheduling.filters import ScoredPlacement, answers, decide
 from koord_numa.core.scheduling.request import Profile, depends_on_other_pods, scheduling_request
-from koord_numa.core.scheduling.scorers import DEFAULT_WEIGHTS
 from koord_numa.core.state.inventory import NodeSnapshot, candidate, inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import replace
+from koord_numa.settings import ScoreWeightSettings
 
 GIB = 1 << 30
 PLAIN = Node("node", allocatable={"cpu": 8000, "memory": 32 * GIB, "pods": 10}, labels={"disk": "ssd"})
@@ -107,7 +107,7 @@ def test_equal_nodes_go_by_name_whatever_their_order() -> None:
 
 def points(request: PodRequest, *nodes: NodeSnapshot) -> dict[str, dict[str, int]]:
     """By node and preference, what the node earns for the pod, of 100."""
-    profile = Profile(score_weights=dict.fromkeys(DEFAULT_WEIGHTS, 1))
+    profile = Profile(score_weights=dict.fromkeys(ScoreWeightSettings.model_fields, 1))
     found = {}
     for name, answer in answers(scheduling_request(request, profile), nodes, profile).items():
         assert isinstance(answer, ScoredPlacement)

@@ -1,6 +1,6 @@
 """A request for CPUs of a node: the CPUs held there already, tables of the machine, and the shapes that bind policies require."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -37,22 +37,6 @@ class CpuOccupancy(ValueObject):
     numa_level: CpuSet = EMPTY
     references: Mapping[int, int] = value_field(default_factory=dict)
     limit: int = 1
-
-    @classmethod
-    def of(cls, holdings: Iterable[tuple[CpuSet, CpuExclusivePolicy]], limit: int = 1) -> "CpuOccupancy":
-        """Return the occupancy by the CPUs and policies of these pods."""
-        pcpu = numa = 0
-        references: dict[int, int] = {}
-        for cpus, exclusive in holdings:
-            if exclusive is CpuExclusivePolicy.PCPU_LEVEL:
-                pcpu |= cpus.bits
-            elif exclusive is CpuExclusivePolicy.NUMA_NODE_LEVEL:
-                numa |= cpus.bits
-            # One entry per held CPU and pod: most of the cost on large nodes, and unused if CPUs are not shared.
-            if limit > 1:
-                for cpu in cpus:
-                    references[cpu] = references.get(cpu, 0) + 1
-        return cls(CpuSet(pcpu), CpuSet(numa), references, limit)
 
 
 UNOCCUPIED: Final = CpuOccupancy()

@@ -80,7 +80,6 @@ class StaticOptions(ValueObject):
     distribute_across_cores: bool = False
     prefer_align_uncore: bool = False
     align_by_socket: bool = False
-    strict_reservation: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, bool]) -> "StaticOptions":
@@ -91,7 +90,6 @@ class StaticOptions(ValueObject):
             distribute_across_cores=options.get("distribute-cpus-across-cores", False),
             prefer_align_uncore=options.get(BY_CACHE, False),
             align_by_socket=options.get("align-by-socket", False),
-            strict_reservation=options.get("strict-cpu-reservation", False),
         )
 
     def group(self, machine: CpuTopology) -> int:
@@ -199,26 +197,15 @@ class CoreRule(ValueObject, gc=False):
     option: str
 
 
-def whole_cores(
-    config: KubeletConfig,
-    zones: Sequence[Zone],
-    architecture: str,
-    evidence: CoreEvidence,
-    states: Iterable[FreeCpus] = (),
-) -> WholeCores:
-    """
-    Return the strictest requirement that the facts allow.
-
-    A running container whose CPU count is no multiple of a number of threads disproves this number, or the option. A NUMA node with such
-    a number of CPUs does so too. ``states`` are the candidate states of the kubelet; without any, the zones' available CPUs count.
-    """
-    return surely_whole(core_rule(config, zones, architecture, evidence), zones, states)
-
-
 def core_rule(
     config: KubeletConfig, zones: Sequence[Zone], architecture: str, evidence: CoreEvidence
 ) -> CoreRule | None:
-    """Return the part of ``whole_cores`` that does not depend on free CPUs, or ``None`` where nothing is required."""
+    """
+    Return the strictest rule that the facts allow, or ``None`` where nothing is required.
+
+    A running container whose CPU count is no multiple of a number of threads disproves this number, or the option. A NUMA node with such
+    a number of CPUs does so too.
+    """
     # A rejection is stronger evidence than a configuration that does not list the option.
     if config.cpu_policy is not None and not config.cpu_options.get(FULL_CORES, False) and not evidence.kept:
         return None
@@ -231,7 +218,11 @@ def core_rule(
 
 
 def surely_whole(rule: CoreRule | None, zones: Sequence[Zone], states: Iterable[FreeCpus] = ()) -> WholeCores:
-    """Return ``whole_cores`` for a rule that is computed already."""
+    """
+    Return the requirement of a rule and a lower bound of the free CPUs on whole cores.
+
+    ``states`` are the candidate states of the kubelet; without any, the zones' available CPUs count.
+    """
     if rule is None:
         return NO_RULE
     candidates = (*states,)

@@ -365,16 +365,6 @@ def refuse_claims(request: PodRequest, storage: Storage) -> Rejection | None:
     return None
 
 
-def fits_volumes(request: PodRequest, node: Node, storage: Storage) -> Rejection | None:
-    """Check all volume filters for a node. ``refuse_claims`` must have accepted the pod."""
-    return (
-        fits_volume_restrictions(request, node, storage)
-        or fits_volume_limits(request, node, storage)
-        or fits_volume_binding(request, node, storage)
-        or fits_volume_zone(request, node, storage)
-    )
-
-
 def storage_without(storage: Storage, node: str, gone: Iterable[Pod]) -> Storage:
     """Return the storage state after the removal of pods from the node."""
     used = _used_by(gone)

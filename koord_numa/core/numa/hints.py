@@ -11,7 +11,7 @@ from dataclasses import field
 from functools import lru_cache
 from itertools import accumulate, combinations
 from math import comb
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from koord_numa.core.cpu_topology import MAX_NUMA, UNKNOWN_DISTANCE
 from koord_numa.core.cpuset import members
@@ -434,16 +434,6 @@ Hints = Takes | None
 Answer = Mapping[str, Hints] | None
 """Answer of a provider, by resource in merge order. ``None`` and ``{}`` mean no preference."""
 
-AskT_contra = TypeVar("AskT_contra", contravariant=True)
-
-
-class HintProvider(Protocol[AskT_contra]):
-    """An allocator of a resource of a node. From the Node Topology Manager proposal, "New Interfaces"."""
-
-    def hints(self, ask: AskT_contra) -> Answer:
-        """Return the sets of NUMA nodes that could serve this request. Allocates nothing."""
-        ...
-
 
 def hints_of(takes: Takes, widest: int = MAX_NUMA) -> Iterable[Hint]:
     """Return the hints. Those of a rule are limited to ``widest`` NUMA nodes."""
@@ -461,11 +451,6 @@ class ResourceHints(NamedTuple):
     def impossible(self) -> bool:
         """Return whether no set of NUMA nodes can serve the resource."""
         return self.stated is not None and not self.stated
-
-
-def gather(providers: Iterable[HintProvider[AskT_contra]], ask: AskT_contra) -> list[Answer]:
-    """Return the answers of all providers, in their order."""
-    return [provider.hints(ask) for provider in providers]
 
 
 def resource_hints(answers: Iterable[Answer]) -> list[ResourceHints]:

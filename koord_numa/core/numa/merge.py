@@ -187,17 +187,6 @@ def _halves(length: int) -> tuple[int, ...]:
     return tuple(1 << bit for bit in range(length.bit_length() - 1))
 
 
-def merge(takes: Sequence[Takes], nodes: int, distances: Distances | None = None) -> Hint:
-    """
-    Return the best hint for all resources on a machine with the NUMA nodes ``nodes``.
-
-    With ``distances``, the closest of equally narrow sets wins, else the numerically smallest. As HintMerger in
-    topologymanager/policy.go.
-    """
-    # Most machines have a set that all resources prefer, and the look-up is much cheaper than all intersections.
-    return preferred_hint(takes, nodes, distances) or compromise(takes, nodes, distances)
-
-
 def preferred_hint(takes: Sequence[Takes], nodes: int, distances: Distances | None = None) -> Hint | None:
     """Return the merged hint if a set of NUMA nodes is preferred by every resource, else ``None``."""
     level = narrowest(preferred_masks(takes, nodes))

@@ -5,7 +5,6 @@ Topology policies as rows of a table, the texts of their rejections, and exclusi
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
 from functools import lru_cache
 from typing import Final
 
@@ -82,31 +81,11 @@ def mask_text(mask: int | None) -> str:
 # Compares sets with the use of NUMA nodes, which readers of the ledger determine.
 
 
-class NumaUse(Enum):
-    """The pods on a NUMA node: none, only pods on this NUMA node alone, or also a pod on several."""
-
-    IDLE = "idle"
-    SINGLE = "single"
-    SHARED = "shared"
-
-
 class NumaOccupancy(ValueObject, gc=False):
     """The NUMA nodes used only by single-NUMA pods, and those used by a pod on several. By NUMA id, not by position."""
 
     single: int = 0
     shared: int = 0
-
-    @classmethod
-    def of(cls, uses: Iterable[tuple[int, NumaUse]]) -> "NumaOccupancy":
-        """Return the occupancy for pairs of NUMA id and use."""
-        single = shared = 0
-        for numa, use in uses:
-            if use is NumaUse.SINGLE:
-                single |= 1 << numa
-            # An idle NUMA node has no pods of either kind.
-            elif use is NumaUse.SHARED:
-                shared |= 1 << numa
-        return cls(single, shared)
 
     def others(self, size: int) -> int:
         """Return the NUMA nodes with pods of the other kind, for a pod on ``size`` NUMA nodes."""
@@ -130,10 +109,6 @@ class NumaExclusivity(ValueObject, gc=False):
         """Return the NUMA nodes that no preferred set of this size may contain (``Required``). As Koordinator's checkExclusivePolicy."""
         return self.occupancy.others(size) if self.wish is NUMA_REQUIRED else 0
 
-    def allows(self, mask: int) -> bool:
-        """Return whether this set may be preferred."""
-        return not mask & self.denied(mask.bit_count())
-
     def score(self, mask: int, score: int) -> int:
         """
         Return the score of a set, 0 if it disturbs other pods (``Preferred``).
@@ -154,10 +129,6 @@ class NumaExclusivity(ValueObject, gc=False):
             return masks
         # A preference never excludes all sets.
         return [mask for mask in masks if not self.occupancy.disturbs(mask)] or masks
-
-    def scored(self, hint: Hint) -> Hint:
-        """Return the hint with the score of this exclusivity."""
-        return hint if hint.mask is None else hint._replace(score=self.score(hint.mask, hint.score))
 
 
 UNCONSTRAINED = NumaExclusivity()

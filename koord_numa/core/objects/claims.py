@@ -339,14 +339,6 @@ class DeviceUsage(MutableObject):
         """Return the capacity of a shared device that allocations hold, in 10^-9 units."""
         return self.consumed.get(device, _NOTHING)
 
-    @classmethod
-    def of(cls, allocations: Iterable[Allocation]) -> "DeviceUsage":
-        """Return the usage of the given allocations."""
-        usage = cls()
-        for allocation in allocations:
-            usage.add(allocation)
-        return usage
-
 
 K = TypeVar("K")
 

@@ -211,16 +211,11 @@ _STAGES: Final = 8
 
 
 class Move(ValueObject):
-    """
-    One step: the CPUs of a pod before and after.
-
-    ``intermediate`` marks a step that only makes room: the pod moves again later.
-    """
+    """One step: the CPUs of a pod before and after. A pod may move more than once."""
 
     pod: PodKey
     before: CpuSet
     after: CpuSet
-    intermediate: bool = False
 
 
 class NodeFigures(ValueObject):
@@ -359,16 +354,7 @@ def layout_of_pods(
 
 
 def _moves(layout: NodeLayout, steps: Sequence[Step]) -> tuple[Move, ...]:
-    last = {step.pinned: position for position, step in enumerate(steps)}
-    return tuple(
-        Move(
-            pod=layout.pods[step.pinned].key,
-            before=CpuSet(step.before),
-            after=CpuSet(step.after),
-            intermediate=last[step.pinned] != position,
-        )
-        for position, step in enumerate(steps)
-    )
+    return tuple(Move(layout.pods[step.pinned].key, CpuSet(step.before), CpuSet(step.after)) for step in steps)
 
 
 class Threshold(ValueObject):

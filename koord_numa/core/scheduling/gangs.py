@@ -228,17 +228,6 @@ class _GroupSearch(MutableObject):
         return True
 
 
-def decide_group(trial: Trial, group: Group, limits: Limits = LIMITS) -> Placed | Refused:
-    """Return the result of ``decide_in_steps``, without interruption."""
-    steps = decide_in_steps(trial, group, limits)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            answer: Placed | Refused = end.value
-            return answer
-
-
 def decide_in_steps(trial: Trial, group: Group, limits: Limits = LIMITS) -> Steps[Placed | Refused]:
     """
     Place the members of a group, or return why they cannot be placed. No member stays assumed.

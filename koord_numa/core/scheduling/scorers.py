@@ -9,7 +9,7 @@ A new scorer is a function and a row here. Settings (``scoreWeights``), dry runs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from koord_numa.core.allocation.demand import CpuUse
@@ -308,8 +308,6 @@ PREFERENCES: Final = (
     Preference("default_spread", "PodTopologySpread", 2, _default_crowding, least_crowded),
     Preference("images", "ImageLocality", 1, _images, as_given),
 )
-
-DEFAULT_WEIGHTS: Final[Mapping[str, int]] = {row.name: row.weight for row in (*SCORERS, *PREFERENCES)}
 
 
 def weight_of(row: Scorer | Preference, profile: Profile) -> int:

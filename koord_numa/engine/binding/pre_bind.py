@@ -8,7 +8,6 @@ finalizer, then allocation and reservation at once, and ``undo`` releases the re
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
-from enum import Enum
 from functools import partial
 from logging import getLogger
 from typing import Final, Protocol
@@ -32,21 +31,11 @@ from koord_numa.ports import ClaimWriter, ClusterError, Conflict, Gone, NotLeade
 log = getLogger(__name__)
 
 
-class OnConflict(Enum):
-    """Handling of a ``ports.Conflict`` that ``do`` raises because an object has changed."""
-
-    DECIDE_AGAIN = "decide again"
-    """The decision used the old object: undo, release, and schedule the pod again without a pause."""
-    BACK_OFF = "back off"
-    """Another writer is active: undo, release, and schedule the pod again after its back-off."""
-
-
 class PreBindFailed(ClusterError):
-    """Raised when a PreBind step fails. ``step`` is its name; the message states the reason. The pod is not bound."""
+    """Raised when a PreBind step fails. The message has its name and the reason. The pod is not bound."""
 
     def __init__(self, step: str, message: str, *, at_once: bool = False) -> None:
         super().__init__(f"{step}: {message}")
-        self.step = step
         self.at_once = at_once
 
 
@@ -66,11 +55,6 @@ class PreBindStep(Protocol):
     @property
     def timeout(self) -> float:
         """Maximum duration in seconds."""
-        ...
-
-    @property
-    def on_conflict(self) -> OnConflict:
-        """Handling of a ``Conflict`` raised by ``do``."""
         ...
 
     def applies(self, pod: Pod, placement: Placement) -> bool:
@@ -165,7 +149,8 @@ async def _do(step: PreBindStep, pod: Pod, placement: Placement) -> None:
     except TimeoutError as error:
         raise PreBindFailed(step.name, f"not done within {step.timeout:g} s") from error
     except Conflict as error:
-        raise PreBindFailed(step.name, str(error), at_once=step.on_conflict is OnConflict.DECIDE_AGAIN) from error
+        # The decision used an object that has changed meanwhile: decide again without a pause.
+        raise PreBindFailed(step.name, str(error), at_once=True) from error
     except ClusterError as error:
         raise PreBindFailed(step.name, str(error)) from error
 
@@ -216,7 +201,6 @@ class VolumeBinding(MutableObject):
     writer: VolumeWriter
     timeout: float
     name: str = "VolumeBinding"
-    on_conflict: OnConflict = OnConflict.DECIDE_AGAIN
     _plans: dict[str, VolumePlan] = value_field(default_factory=dict)  # by pod UID, for cycles in progress
     _first_seen: dict[ClaimKey, tuple[str, float]] = value_field(
         default_factory=dict
@@ -431,7 +415,6 @@ class ClaimPreBind(MutableObject):
     nowhere: StillWaits  # the same for a pod that may be gone
     name: str = "DynamicResources"
     timeout: float = TIMEOUT
-    on_conflict: OnConflict = OnConflict.DECIDE_AGAIN
     _cycles: dict[str, list[ClaimWork]] = value_field(default_factory=dict)  # by pod UID
 
     def applies(self, pod: Pod, placement: Placement) -> bool:

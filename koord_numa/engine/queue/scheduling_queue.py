@@ -271,11 +271,6 @@ class UnschedulableClasses(MutableObject):
         """Number of rows of the arrays."""
         return len(self._here)
 
-    @property
-    def lines(self) -> int:
-        """Number of resources in the array of amounts: those that nodes have offered, and pods."""
-        return len(self._lines)
-
     def park(self, request_class: RequestClass, wakers: Wakers) -> None:
         """Park a class until one of these events."""
         row = self._rows.get(request_class)

@@ -66,12 +66,6 @@ class AmountTable:
             int, tuple[tuple[str, int], ...]
         ] = {}  # by row, the number of devices, for rows that have devices
 
-    @property
-    def spares(self) -> Ints:
-        """Percentage of the least used device by row, 100 without devices."""
-        spares: Ints = MAX_SCORE + self._numbers.rows[:, SPARES]
-        return spares
-
     def grow(self, rows: int) -> None:
         """Add rows up to this number."""
         self.offered = longer(self.offered, rows)

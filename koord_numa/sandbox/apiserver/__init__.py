@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from koord_numa.sandbox.apiserver.errors import ApiError
     from koord_numa.sandbox.apiserver.faults import Asked, Effect, Fault, Faults, RequestLog
     from koord_numa.sandbox.apiserver.selectors import parse_labels
-    from koord_numa.sandbox.apiserver.server import ApiServer, serve
+    from koord_numa.sandbox.apiserver.server import ApiServer
 
 _MODULES: Final = {
     "deletion": "DeleteOptions",
@@ -19,7 +19,7 @@ _MODULES: Final = {
     "errors": "ApiError",
     "faults": "Asked Effect Fault Faults RequestLog",
     "selectors": "parse_labels",
-    "server": "ApiServer serve",
+    "server": "ApiServer",
 }
 """The names of the facade by module."""
 
@@ -38,7 +38,6 @@ __all__ = [
     "RequestLog",
     "Subscription",
     "parse_labels",
-    "serve",
 ]
 
 

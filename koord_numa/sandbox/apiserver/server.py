@@ -204,11 +204,3 @@ def _request(message, payload, protocol, writer, task) -> web.BaseRequest:  # ty
     """Create a request with a higher body limit than the default of aiohttp."""
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=_MAX_BODY)
-
-
-async def serve(port: int = 0, kubeconfig_path: Path | str | None = None, crds: Sequence[Path | str] = ()) -> None:
-    """Serve until cancelled. Writes the kubeconfig to ``kubeconfig_path`` if given."""
-    async with ApiServer(port, crds) as server:
-        if kubeconfig_path is not None:
-            server.write_kubeconfig(kubeconfig_path)
-        await asyncio.Event().wait()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from koord_numa.core.numa.hints import Answer, mask_of
-from koord_numa.core.numa.policies import Decision, NumaExclusivity, NumaOccupancy, NumaUse, decide_koordinator
+from koord_numa.core.numa.policies import Decision, NumaExclusivity, NumaOccupancy, decide_koordinator
 from koord_numa.core.objects.vocabulary import NumaExclusive, NumaPolicy
 from tests.conformance.kubelet.tm import load_answers
 from tests.conformance.vectors import Case, Oracle
@@ -34,12 +34,13 @@ class Merge:
 def load(case: Case) -> Merge:
     """Statuses are listed by position, which here is the NUMA id."""
     given = case["in"]
-    occupancy = NumaOccupancy.of((numa, NumaUse(use)) for numa, use in enumerate(given.get("status") or ()))
+    uses = given.get("status") or ()
+    single, shared = (mask_of(numa for numa, use in enumerate(uses) if use == kind) for kind in ("single", "shared"))
     return Merge(
         POLICIES[given.get("policy") or "none"],
         load_answers(given.get("providers")),
         mask_of(given.get("numa") or ()),
-        NumaExclusivity(NumaExclusive(given.get("exclusive") or ""), occupancy),
+        NumaExclusivity(NumaExclusive(given.get("exclusive") or ""), NumaOccupancy(single, shared)),
     )
 
 

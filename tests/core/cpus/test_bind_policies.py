@@ -16,12 +16,12 @@ from koord_numa.core.cpus.bind_policies import (
     Downgrade,
     pick_cpus,
 )
-from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus, has_shape, shaped
+from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuRequest, NotEnoughCpus, has_shape, shaped
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from tests.machines import machine
-from tests.strategies import asks, cpusets_of, machines, occupancies, odd_machines
+from tests.strategies import asks, cpusets_of, machines, occupancies, occupancy_of, odd_machines
 
 FULL, SPREAD = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS
 PCPU, NUMA, UNUSED = CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LEVEL, CpuExclusivePolicy.NONE
@@ -100,13 +100,13 @@ def test_required_cores_of_hybrid_sizes_add_up() -> None:
 def test_numa_level_downgrades_to_pcpu_level(held: str, count: int, downgrade: Downgrade, expected: CpuPick) -> None:
     node, cpus = machine("2x1x4x2"), CpuSet.parse(held)
     wish = CpuPolicies(CpuRequest(count, FULL, NUMA), downgrade=downgrade)
-    assert pick_cpus(wish, node, node.all - cpus, CpuOccupancy.of([(cpus, NUMA)])) == expected
+    assert pick_cpus(wish, node, node.all - cpus, occupancy_of([(cpus, NUMA)])) == expected
 
 
 def test_numa_level_reaches_over_several_unused_numa_nodes() -> None:
     """The take alone would use the first socket, where NUMA node 0 is held."""
     node, held = machine("2x2x2x2"), CpuSet.parse("0")
-    found = pick_cpus(CpuPolicies(CpuRequest(6, FULL, NUMA)), node, node.all - held, CpuOccupancy.of([(held, NUMA)]))
+    found = pick_cpus(CpuPolicies(CpuRequest(6, FULL, NUMA)), node, node.all - held, occupancy_of([(held, NUMA)]))
     assert isinstance(found, CpuPick)
     assert (len(found.cpus), node.numa_of(found.cpus) & 1, found.exclusive) == (6, 0, NUMA)
 
@@ -128,7 +128,7 @@ def test_without_smt_sibling_policies_are_dropped_with_a_note(wanted: CpuRequest
 
 def test_without_smt_numa_level_downgrades_to_nothing() -> None:
     node, held = machine("2x1x4x1"), CpuSet.parse("0,4")
-    found = pick_cpus(CpuPolicies(CpuRequest(2, FULL, NUMA)), node, node.all - held, CpuOccupancy.of([(held, NUMA)]))
+    found = pick_cpus(CpuPolicies(CpuRequest(2, FULL, NUMA)), node, node.all - held, occupancy_of([(held, NUMA)]))
     assert found == CpuPick(CpuSet.parse("1-2"), UNUSED, (NUMA_LEVEL_DOWNGRADED,))
 
 

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpu_topology import Cpu, CpuTopology
-from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuOccupancy, CpuRequest, NotEnoughCpus
+from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuRequest, NotEnoughCpus
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from koord_numa.core.value_objects import replace
 from tests.machines import machine
-from tests.strategies import asks, cpusets_of, machines, occupancies
+from tests.strategies import asks, cpusets_of, machines, occupancies, occupancy_of
 from tests.tables import each_row
 
 FULL, SPREAD = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS
@@ -62,7 +62,7 @@ def test_exclusive_policies(
 ) -> None:
     node = machine(shorthand)
     cpus = CpuSet.parse(held)
-    assert str(take_cpus(wanted, node, node.all - cpus, CpuOccupancy.of([(cpus, policy)]))) == expected
+    assert str(take_cpus(wanted, node, node.all - cpus, occupancy_of([(cpus, policy)]))) == expected
 
 
 def test_shared_cpus_are_used_evenly() -> None:
@@ -70,7 +70,7 @@ def test_shared_cpus_are_used_evenly() -> None:
     held: list[tuple[CpuSet, CpuExclusivePolicy]] = []
     answers = []
     for count in (4, 5, 4):
-        found = take_cpus(CpuRequest(count, FULL), node, node.all, CpuOccupancy.of(held, limit=2))
+        found = take_cpus(CpuRequest(count, FULL), node, node.all, occupancy_of(held, limit=2))
         assert isinstance(found, CpuSet)
         held.append((found, UNUSED))
         answers.append(str(found))

@@ -6,8 +6,9 @@ import pytest
 
 from koord_numa.core.objects.gangs import Dialect, GangKey, TopologyLevel
 from koord_numa.core.objects.verdicts import Alignment, Placement
-from koord_numa.core.scheduling.gangs import Domain, Group, Limits, Member, Placed, Refused, decide_group
+from koord_numa.core.scheduling.gangs import Domain, Group, Limits, Member, Placed, Refused, decide_in_steps
 from koord_numa.core.value_objects import replace
+from tests.steps import finished
 
 A, B = (GangKey(Dialect.KOORDINATOR, "default", name) for name in "ab")
 
@@ -57,7 +58,7 @@ def members(*sizes: int, gang: GangKey = A) -> tuple[Member, ...]:
 
 def decide(trial: FakeTrial, group: Group, limits: Limits | None = None) -> Placed | Refused:
     before = dict(trial.free)
-    answer = decide_group(trial, group, limits) if limits else decide_group(trial, group)
+    answer = finished(decide_in_steps(trial, group, limits)) if limits else finished(decide_in_steps(trial, group))
     assert trial.free == before  # nothing stays assumed
     return answer
 

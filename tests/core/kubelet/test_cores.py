@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from koord_numa.core.cpus.kubelet_options import CoreEvidence, FreeCpus, WholeCores, whole_cores
+from koord_numa.core.cpus.kubelet_options import CoreEvidence, FreeCpus, WholeCores, core_rule, surely_whole
 from koord_numa.core.objects.node import KubeletConfig, Zone
 from tests.machines import machine
 
@@ -35,7 +35,7 @@ CASES: dict[str, tuple[KubeletConfig, list[Zone], str, list[int], tuple[int, int
 def test_rules(
     config: KubeletConfig, zones: list[Zone], architecture: str, seen: list[int], rule: tuple[int, int | None]
 ) -> None:
-    made = whole_cores(config, zones, architecture, CoreEvidence(seen))
+    made = surely_whole(core_rule(config, zones, architecture, CoreEvidence(seen)), zones)
     assert (made.threads, made.free) == rule
 
 
@@ -49,7 +49,7 @@ def test_rules(
     ],
 )
 def test_the_state_with_the_fewest_free_whole_cores_decides(states: list[FreeCpus], free: int) -> None:
-    assert whole_cores(ON, TWO, "amd64", CoreEvidence(), states).free == free
+    assert surely_whole(core_rule(ON, TWO, "amd64", CoreEvidence()), TWO, states).free == free
 
 
 @pytest.mark.sampled(4)
@@ -65,12 +65,12 @@ def test_so_many_cpus_are_free_on_whole_cores_on_any_machine(seed: int) -> None:
         for numa, bits in some.numa_bits.items()
     ]
     spoiled = sum(core.bits for core in some.cores if core.bits & reserved)
-    surely = whole_cores(ON, zones, "", CoreEvidence([some.threads_per_core])).free
+    surely = surely_whole(core_rule(ON, zones, "", CoreEvidence([some.threads_per_core])), zones).free
     assert surely is not None
     assert surely <= (free & ~spoiled).bit_count()
 
 
 def test_the_assumption_is_said() -> None:
-    assert whole_cores(UNKNOWN, TWO, "amd64", CoreEvidence()) == WholeCores(
+    assert surely_whole(core_rule(UNKNOWN, TWO, "amd64", CoreEvidence()), TWO) == WholeCores(
         2, 9, "CPU manager options are not published: CPUs are taken to be whole cores of 2 threads", "full-pcpus-only"
     )

@@ -8,9 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import product
 
-from koord_numa.core.numa.hints import Distances, Hint
+from koord_numa.core.numa.hints import Distances, Hint, Takes
+from koord_numa.core.numa.merge import compromise, preferred_hint
 
 Combination = tuple[Hint, ...]
+
+
+def merge(takes: Sequence[Takes], nodes: int, distances: Distances | None = None) -> Hint:
+    """The merge of the package."""
+    return preferred_hint(takes, nodes, distances) or compromise(takes, nodes, distances)
 
 
 def merged(hints: Combination, nodes: int) -> Hint:

@@ -18,10 +18,9 @@ from koord_numa.core.numa.hints import (
     masks_of_size,
     numa_ids,
 )
-from koord_numa.core.numa.merge import merge
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from tests.core.numa import random_hints
-from tests.core.numa.enumeration import kubelet_merge
+from tests.core.numa.enumeration import kubelet_merge, merge
 from tests.core.numa.kubelet_decisions import decide_kubelet
 
 ALL = 64

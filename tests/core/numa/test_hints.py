@@ -6,11 +6,7 @@ from hypothesis import strategies as st
 
 from koord_numa.core.cpu_topology import UNKNOWN_DISTANCE
 from koord_numa.core.numa.hints import (
-    Answer,
-    Hint,
-    HintProvider,
     closest,
-    gather,
     mask_of,
     masks_of_size,
     numa_ids,
@@ -47,22 +43,3 @@ def test_the_closest_set(masks: list[int], expected: int) -> None:
 
 def test_distances_are_summed_both_ways_and_missing_is_far() -> None:
     assert spread(0b11, {(0, 0): 10, (0, 1): 15, (1, 0): 21}) == 46 + UNKNOWN_DISTANCE
-
-
-class FakeHalvesProvider:
-    """Hands out an even count from the left, an odd one from the right."""
-
-    def hints(self, ask: int) -> Answer:
-        return {"thing": [Hint(0b10 if ask % 2 else 0b01, preferred=True)]}
-
-
-class FakeSilentProvider:
-    """Provider without hints."""
-
-    def hints(self, ask: int) -> Answer:
-        return None
-
-
-def test_providers_are_asked_in_order() -> None:
-    providers: list[HintProvider[int]] = [FakeHalvesProvider(), FakeSilentProvider()]
-    assert gather(providers, 3) == [{"thing": [Hint(0b10, preferred=True)]}, None]

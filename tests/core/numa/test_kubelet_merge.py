@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.numa.hints import ANYWHERE, NOWHERE, Hint, mask_of
-from koord_numa.core.numa.merge import merge, merge_scored, reachable_masks
+from koord_numa.core.numa.merge import merge_scored, reachable_masks
 from koord_numa.core.numa.policies import NumaExclusivity, NumaOccupancy
 from koord_numa.core.objects.vocabulary import NumaExclusive
 from tests.core.numa import random_hints
-from tests.core.numa.enumeration import koordinator_merge, kubelet_merge
+from tests.core.numa.enumeration import koordinator_merge, kubelet_merge, merge
 from tests.tables import each_row
 
 FOUR = 0b1111

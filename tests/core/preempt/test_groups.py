@@ -12,9 +12,10 @@ from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.preempt.dry_run import PreemptionNode
 from koord_numa.core.preempt.groups import GroupCandidate, GroupEvictions, Preemptor
 from koord_numa.core.preempt.victims import select_victims_on_node, still_right
-from koord_numa.core.scheduling.gangs import Group, Member, Steps
+from koord_numa.core.scheduling.gangs import Group, Member
 from koord_numa.core.value_objects import replace
 from tests.core.preempt.preemption_nodes import ask, budget, kubelet_site, owned_site, request, running, terms
+from tests.steps import finished
 from tests.tables import each_row
 
 GANG = GangKey(Dialect.KUBERNETES, "default", "gang")
@@ -46,15 +47,6 @@ def evictions(
         preemptors[uid] = Preemptor(pod, asks[size], terms(*budgets))
         members.append(Member(uid, GANG, size, (size,)))
     return GroupEvictions(nodes, preemptors), Group(tuple(members), {GANG: len(sizes)})
-
-
-def finished(steps: Steps[GroupCandidate | None]) -> GroupCandidate | None:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: GroupCandidate | None = end.value
-            return found
 
 
 def find(nodes: Cluster, sizes: Sequence[int], budgets: Sequence[DisruptionBudget] = ()) -> GroupCandidate | None:

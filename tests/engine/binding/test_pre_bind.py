@@ -9,7 +9,7 @@ import pytest
 
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement
-from koord_numa.engine.binding.pre_bind import OnConflict, pre_bound
+from koord_numa.engine.binding.pre_bind import pre_bound
 from koord_numa.ports import ClusterError, Conflict, Forbidden, Invalid, UnknownOutcome
 from tests.cluster.objects import until
 from tests.engine.world import World, make_node, make_pod, make_world
@@ -23,7 +23,6 @@ class Step:
     calls: list[str] = field(default_factory=list)
     on_do: Callable[[], None] = lambda: None
     timeout: float = 5.0
-    on_conflict: OnConflict = OnConflict.BACK_OFF
     hangs: bool = False
 
     def applies(self, pod: Pod, placement: Placement) -> bool:
@@ -103,7 +102,7 @@ async def test_a_step_that_fails_undoes_itself_and_those_before_it() -> None:
 
 
 async def test_a_conflict_may_mean_that_the_decision_is_old() -> None:
-    step = Step("a", on_do=raising(Conflict("changed")), on_conflict=OnConflict.DECIDE_AGAIN)
+    step = Step("a", on_do=raising(Conflict("changed")))
     world, calls = world_with(step)
     world.waits(make_pod("pod"))
     await world.step()

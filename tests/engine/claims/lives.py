@@ -250,7 +250,10 @@ class Life:
         """No device or CPU twice, counters and capacities never negative, and the account is that of the claims."""
         held = [it.allocation for it in self.claims.claims.values() if it.allocation is not None]
         kept = [allocation for uid in self.world.server.pods for allocation in self.claims.kept_for(uid)]
-        assert self.claims.usage == DeviceUsage.of([*held, *kept])
+        usage = DeviceUsage()
+        for allocation in (*held, *kept):
+            usage.add(allocation)
+        assert self.claims.usage == usage
         results = [it for allocation in held for it in allocation.results if not it.admin_access]
         assert max(Counter(it.device for it in results if not it.share_id).values(), default=0) <= 1
         units: Counter[str] = Counter()

@@ -6,10 +6,11 @@ from random import Random
 import pytest
 
 from koord_numa.core.objects.constraints import Constraints, LabelSelector, Operator, PodTerm, Requirement
-from koord_numa.core.scheduling.gangs import Placed, Refused, decide_group
+from koord_numa.core.scheduling.gangs import Placed, Refused, decide_in_steps
 from koord_numa.core.value_objects import replace
 from tests.engine.gangs.groups import fill, fits, group_of, kubelet_topology, make_kind, random_members, random_world
 from tests.engine.world import make_node, make_pod, make_world
+from tests.steps import finished
 
 CASES = 30
 """By default; 2,000 cases were never wrong."""
@@ -24,7 +25,7 @@ def test_groups_are_placed_as_by_an_exhaustive_search(equal: bool) -> None:
         world = random_world(dice)
         trial, group = group_of(world, random_members(dice, equal=equal))
         with trial.begun():
-            placed = isinstance(decide_group(trial, group), Placed)
+            placed = isinstance(finished(decide_in_steps(trial, group)), Placed)
             possible = fits(trial, list(group.members), sorted(world.engine.cache.nodes))
         found[possible] += 1
         if placed != possible:
@@ -43,7 +44,7 @@ def test_minimum_counts_are_met_if_some_choice_fits() -> None:
         count = max(1, len(pods) - dice.randint(0, 2))
         trial, group = group_of(world, pods, count)
         with trial.begun():
-            placed = isinstance(decide_group(trial, group), Placed)
+            placed = isinstance(finished(decide_in_steps(trial, group)), Placed)
             nodes = sorted(world.engine.cache.nodes)
             possible = any(fits(trial, list(some), nodes) for some in combinations(group.members, count))
         assert placed == possible, seed
@@ -59,7 +60,7 @@ def test_a_trial_leaves_no_trace() -> None:
         before = [(info.candidate(), dict(info.nominees), dict(info.history.pods)) for info in nodes]
         trial, group = group_of(world, random_members(dice, equal=False))
         with trial.begun():
-            answer = decide_group(trial, group)
+            answer = finished(decide_in_steps(trial, group))
             if isinstance(answer, Placed):  # a caller may fail in the middle
                 for member in group.members[:2]:
                     if member.uid in answer.placements:
@@ -73,7 +74,7 @@ def test_members_are_refused_that_a_kubelet_would_refuse() -> None:
     # 15 of 16 CPUs are free enough by amounts; no NUMA node takes the third member.
     trial, group = group_of(world, [make_kind(f"m{number}", 5, True) for number in range(3)])
     with trial.begun():
-        assert isinstance(decide_group(trial, group), Refused)
+        assert isinstance(finished(decide_in_steps(trial, group)), Refused)
 
 
 def test_members_follow_one_another_by_affinity() -> None:
@@ -86,6 +87,6 @@ def test_members_follow_one_another_by_affinity() -> None:
     worker = replace(worker, request=replace(worker.request, constraints=Constraints(affinity=(term,))))
     trial, group = group_of(world, [worker, leader])
     with trial.begun():
-        answer = decide_group(trial, group)
+        answer = finished(decide_in_steps(trial, group))
     assert isinstance(answer, Placed)
     assert len({placement.node for placement in answer.placements.values()}) == 1

@@ -46,9 +46,9 @@ def test_names_that_no_node_offers_take_no_room() -> None:
     many = classes(*({f"e.org/r{pod}-{at}": 1 for at in range(500)} for pod in range(20)))
     for request_class in many:
         index.park(request_class, WAKERS)
-    assert index.lines == 1
+    assert len(index._lines) == 1
     assert index.helped_by(EVENT, {PODS: 10, "cpu": 64_000}) == []
-    assert index.lines == 2
+    assert len(index._lines) == 2
     for request_class in many:
         index.forget(request_class)
     assert len(index) == 0

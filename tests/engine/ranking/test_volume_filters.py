@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.fit.volumes import fits_volumes, refuse_claims
+from koord_numa.core.fit.volumes import refuse_claims
 from koord_numa.core.objects.constraints import (
     Constraints,
     DiskKind,
@@ -31,6 +31,7 @@ from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.listers import VolumeLister
 from koord_numa.engine.ranking.cluster_filters import volume_refusals
 from koord_numa.engine.ranking.node_table import NodeTable
+from tests.core.fit.storage.test_volumes import fits_volumes
 
 ZONE, BETA_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"
 RWO = frozenset({"ReadWriteOnce"})

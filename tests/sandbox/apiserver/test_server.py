@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 import yaml
 
-from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions, serve
+from koord_numa.sandbox.apiserver import ApiError, ApiServer, DeleteOptions
 from tests.sandbox.apiserver.client import (
     CONFIGMAPS,
     JSON_PATCH,
@@ -179,17 +179,13 @@ async def test_a_watcher_that_leaves_is_forgotten(server: ApiServer, api: Api) -
     await eventually(lambda: server.open_watches == 0)
 
 
-async def test_serve_writes_a_kubeconfig_until_cancelled(tmp_path: Path) -> None:
+async def test_a_written_kubeconfig_names_the_server(server: ApiServer, tmp_path: Path) -> None:
     file = tmp_path / "kubeconfig"
-    serving = asyncio.create_task(serve(0, file))
-    await eventually(lambda: file.exists() and file.stat().st_size > 0)
+    server.write_kubeconfig(file)
     url = yaml.safe_load(file.read_text())["clusters"][0]["cluster"]["server"]
     async with aiohttp.ClientSession(url) as session:
         assert (await Api(session).get("/readyz")).body == "ok"
     assert file.stat().st_mode & 0o777 == 0o600
-    serving.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await serving
 
 
 @each_row("turns", range(12))

@@ -2,9 +2,17 @@
 
 import pytest
 
-from koord_numa.core.fit.volumes import fits_volumes, refuse_claims
+from koord_numa.core.fit.volumes import (
+    fits_volume_binding,
+    fits_volume_limits,
+    fits_volume_restrictions,
+    fits_volume_zone,
+    refuse_claims,
+)
 from koord_numa.core.objects.constraints import Constraints, NodeTerm
 from koord_numa.core.objects.node import Node
+from koord_numa.core.objects.request import PodRequest
+from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, Storage, StorageClass
 from tests.core.fit.builders import asks, label, node
 
@@ -22,6 +30,12 @@ def storage(claim: PersistentVolumeClaim | None, *volumes: PersistentVolume) -> 
             "usual": StorageClass("usual", provisioner="csi.example.com"),
         },
     )
+
+
+def fits_volumes(request: PodRequest, node: Node, storage: Storage) -> Rejection | None:
+    """All volume filters for a node."""
+    filters = (fits_volume_restrictions, fits_volume_limits, fits_volume_binding, fits_volume_zone)
+    return next((refusal for fits in filters if (refusal := fits(request, node, storage)) is not None), None)
 
 
 @pytest.mark.parametrize(

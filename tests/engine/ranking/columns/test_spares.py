@@ -5,6 +5,7 @@ from koord_numa.core.objects.request import PodKey
 from koord_numa.core.score.node_scores import score_sparing
 from koord_numa.core.state.ledger import Holding
 from koord_numa.engine.cache.node_info import NodeInfo
+from koord_numa.engine.ranking.node_numbers import SPARES
 from koord_numa.engine.ranking.node_table import FIRST_ROWS, NodeTable
 
 AMOUNTS = {"cpu": 8000, "memory": 1 << 34, "pods": 110}
@@ -21,7 +22,7 @@ def shown(table: NodeTable, record: NodeInfo, **amounts: int) -> int:
 def read(table: NodeTable, record: NodeInfo) -> int:
     table.changed(record)
     table.refresh()
-    return int(table.amounts.spares[table.row_of[record.name]])
+    return 100 + int(table.amounts._numbers.rows[table.row_of[record.name], SPARES])
 
 
 def test_the_least_used_device_of_a_row() -> None:
@@ -47,4 +48,4 @@ def test_rows_that_are_new_or_used_again_have_no_devices() -> None:
     table.changed(record)
     others = [NodeInfo(f"other-{number}") for number in range(FIRST_ROWS + 1)]
     assert {shown(table, other) for other in others} == {100}
-    assert len(table.amounts.spares) > FIRST_ROWS
+    assert len(table.amounts._numbers.rows) > FIRST_ROWS
