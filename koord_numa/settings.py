@@ -68,7 +68,7 @@ class WhenUnsatisfiable(StrEnum):
 
 
 class NodeInclusionPolicy(StrEnum):
-    """Whether a pod's node affinity, or the taints of nodes, exclude nodes from the counts of a spread constraint."""
+    """Treatment of a pod's node affinity, or of taints, in the counts of a spread constraint: ``Honor`` excludes such nodes."""
 
     HONOR = "Honor"
     IGNORE = "Ignore"
@@ -141,7 +141,7 @@ class RebindMode(StrEnum):
 
 
 class NodesWithoutTopology(StrEnum):
-    """Whether a pod that needs alignment may run on a node without a published topology."""
+    """Treatment of nodes without a published topology: rejected or permitted for pods that need alignment."""
 
     REFUSE = "Refuse"
     PERMISSIVE = "Permissive"
@@ -567,7 +567,7 @@ class Settings(Section):
 
     @property
     def needs_workloads(self) -> bool:
-        """Whether a default spread constraint can reject a node. Pods are then placed only after workloads have been listed."""
+        """True if a default spread constraint can reject a node. Pods are then placed only after workloads have been listed."""
         return any(each.hard for profile in self.profiles for each in profile.pod_topology_spread.constraints)
 
     def profile(self, scheduler_name: str) -> ProfileSettings | None:

@@ -40,7 +40,7 @@ class LentSession:
 
     @property
     def closed(self) -> bool:
-        """Whether new requests are rejected, also because the shared connections are closed."""
+        """True if new requests are rejected, also because the shared connections are closed."""
         return self._closed or self._session.closed
 
     @property
@@ -135,7 +135,7 @@ class FencedBody(aiohttp.BytesPayload):
         super().__init__(value)
         self.seconds = seconds
         self.withheld = False
-        """Whether the body was requested too late."""
+        """True if too little of the lease was left, so that the body was not sent."""
         self._remaining = remaining
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
@@ -235,7 +235,7 @@ class Api:
         self._root = _parsed(self.server)
         self._prefix = "" if self._root is None else self._root.raw_path.rstrip("/")
         self.cut_off = False
-        """Whether a leader's write (``Body.remaining``) was cancelled before its response.
+        """True if a leader's write (``Body.remaining``) was cancelled before its response.
 
         The server may still carry it out.
         """

@@ -82,7 +82,7 @@ class Authorization:
 
     @property
     def is_due(self) -> bool:
-        """Whether ``value`` reads a file or runs a program."""
+        """True if the header has expired, so that ``value`` reads it again."""
         return monotonic() >= self._until
 
     def value(self) -> str:

@@ -132,7 +132,7 @@ class Call(ValueObject):
 
     @property
     def writes(self) -> bool:
-        """Whether the request changes an object, so that its outcome is unknown without a response."""
+        """True if the request changes an object. Its outcome is then unknown without a response."""
         return self.verb in WRITES
 
     @property

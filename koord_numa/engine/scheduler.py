@@ -254,7 +254,7 @@ class Scheduler:
 
     @property
     def ready(self) -> bool:
-        """Whether everything is known that a decision needs."""
+        """True if every source that a decision needs has been listed."""
         return bool(self._readiness)
 
     @property

@@ -247,12 +247,11 @@ class AgentConfig:
     The configuration of the agent, with paths as seen in its container.
 
     ``cri_socket`` may be ``None`` with ``direct_writes``. ``nri_socket`` is used for ``apply`` whenever it exists.
-    ``devices`` means that a Device object is published.
-    ``root_dir`` is the kubelet's directory with its checkpoint files, ``None`` if they are not read. ``daemon_set``
-    (``namespace/name``) is the workload whose removal resets all containers to all CPUs. ``koordlet_namespace`` is the
-    namespace in which a DaemonSet named koordlet owns the CPUs of its nodes. Interrupts are set in ``proc``, and
-    ``run`` has the socket of irqbalance. ``state`` is a directory for the original affinities of interrupts, which a
-    reboot empties, ``None`` if interrupts are not changed.
+    ``devices`` means that a Device object is published. ``root_dir`` is the kubelet's directory with its checkpoint
+    files, ``None`` if they are not read. ``daemon_set`` (``namespace/name``) is the workload whose removal resets all
+    containers to all CPUs. ``koordlet_namespace`` is the namespace in which a DaemonSet named koordlet owns the CPUs of
+    its nodes. Interrupts are set in ``proc``, and ``run`` has the socket of irqbalance. ``state`` is a directory for
+    the original affinities of interrupts, which a reboot empties, ``None`` if interrupts are not changed.
     """
 
     node: str

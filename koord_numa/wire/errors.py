@@ -18,7 +18,7 @@ NEAR: Final = 2
 """Largest edit distance of a misspelled key: two neighboring letters swapped, or two single mistakes."""
 
 _LONGEST: Final = 128
-"""Longer words are not compared: the cost is the product of the lengths."""
+"""Maximum characters of a compared word. The cost of a comparison is the product of the lengths."""
 
 
 def plain(word: str) -> str:

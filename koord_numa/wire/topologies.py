@@ -266,7 +266,7 @@ def cpuset_differences(annotations: Mapping[str, str], path: FieldPath) -> dict[
 
 
 class PinningModel(GoJson):
-    """How containers get their CPUs."""
+    """The method by which containers get their CPUs (annotation ``koord-numa/pinning``)."""
 
     through: str = ""
     containers: int = 0

@@ -91,7 +91,7 @@ class Progress(ValueObject):
 
     @property
     def settled(self) -> bool:
-        """Whether every submitted pod has a result."""
+        """True if every submitted pod has a result."""
         return self.decided == self.submitted
 
 

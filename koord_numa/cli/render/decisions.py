@@ -181,7 +181,7 @@ MANY: Final = 100
 """Number of pods above which only waiting pods, or pods that differ between two configurations, are listed."""
 
 SHOWN: Final = 10
-"""Maximum number of such pods."""
+"""Maximum number of listed pods if there are more than ``MANY``."""
 
 
 def print_results(console: Console, results: Sequence[Simulated], passed: Mapping[str, int]) -> None:

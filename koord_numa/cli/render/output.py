@@ -54,7 +54,7 @@ class Output(ValueObject):
 
     @property
     def is_table(self) -> bool:
-        """Whether the output is a table for users."""
+        """True if the output is a table."""
         return self.form in ("", "wide")
 
     def ordered(self, entries: Iterable[Document]) -> list[Document]:

@@ -381,10 +381,10 @@ def _binding(demand: AllocationDemand, node: NodeTraits) -> CpuBinding | Rejecti
 
 def _full_cores_only(demand: AllocationDemand, machine: CpuTopology) -> Rejection | None:
     """
-    Return a rejection for pods that a node with full cores only does not accept, else ``None``.
+    Return a rejection if a node with the bind policy FullPCPUsOnly does not accept the pod, else ``None``.
 
-    It accepts Guaranteed, LSE and LSR pods that do not prefer to spread. Fine-grained CPU orchestration, "Filter phase"
-    and "Resource spec": the scheduler avoids such nodes for other pods.
+    Such nodes accept Guaranteed, LSE and LSR pods that do not prefer SpreadByPCPUs (fine-grained CPU orchestration, "Filter phase" and
+    "Resource spec").
     """
     if not demand.may_bind_cores:
         return _refuse(Reason.BIND_POLICY, FULL_CORES_ONLY, f"the pod is not among them: {demand.why_shared}")

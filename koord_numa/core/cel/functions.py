@@ -210,7 +210,7 @@ class Overload:
 
     @property
     def sized(self) -> bool:
-        """Whether the size of the result varies."""
+        """True if the size of the result varies."""
         return self.result.name not in _FIXED_SIZE
 
 

@@ -84,7 +84,7 @@ class Reads:
 
     @property
     def driver_only(self) -> bool:
-        """Whether the result depends on the driver name only."""
+        """True if the expression reads at most the driver name."""
         return not self.names and not self.everything
 
 

@@ -346,7 +346,7 @@ class Finding(ValueObject):
 
     @property
     def suffices(self) -> bool:
-        """Whether enough devices are free for the request alone."""
+        """True if enough devices are free for this request, without the other requests."""
         wanted = len(self.matching) if self.count is None else self.count
         return not self.error and len(self.free) >= wanted
 

@@ -56,7 +56,7 @@ class ClaimAllocations(ValueObject):
 
     @property
     def on_one(self) -> bool:
-        """Whether a single NUMA node is near all devices and CPUs."""
+        """True if a single NUMA node is near all devices and CPUs."""
         common = -1
         for place in self.places:
             common &= place

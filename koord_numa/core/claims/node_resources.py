@@ -156,7 +156,7 @@ def _request(at: int, container: Container, resource: str, device_class: str, co
 
 
 def containers_without(containers: Iterable[Container], resources: Mapping[str, object]) -> tuple[Container, ...]:
-    """Return the containers without these resources, as a kubelet that does not know them accounts for them."""
+    """Return the containers without these resources, for a kubelet that does not account for them."""
     return tuple(
         replace(it, requests=_less(it.requests, resources), limits=_less(it.limits, resources)) for it in containers
     )

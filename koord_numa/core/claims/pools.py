@@ -62,7 +62,7 @@ class SelectorBudget(MutableObject):
 
     @property
     def used(self) -> bool:
-        """Whether the budget is exhausted."""
+        """True if the budget is exhausted."""
         return self.left <= 0
 
 
@@ -191,12 +191,12 @@ class Pool(ValueObject, eq=False):
 
     @property
     def usable(self) -> bool:
-        """Whether devices of the pool may be allocated."""
+        """True if the pool is complete and valid, so that its devices may be allocated."""
         return not self.incomplete and not self.invalid
 
     @property
     def binds_late(self) -> bool:
-        """Whether any device has binding conditions. Such pools are tried last."""
+        """True if any device has binding conditions. Such pools are tried last."""
         return any(each.binds_late for each in self.local)
 
 
@@ -412,7 +412,7 @@ class CapacityShortage(ValueObject):
 
     @property
     def permitted(self) -> bool:
-        """Whether the request policy of the device permits the amount."""
+        """True if the request policy of the device permits the amount."""
         return self.policy is None
 
     def __str__(self) -> str:

@@ -87,8 +87,8 @@ class DeviceDemand(ValueObject, eq=False):
     """
     All device requests of a pod. Equal demands are one object, so that results are cached by identity.
 
-    ``joint`` has at least two of the requested types, or none.
-    ``spec_matters``: the annotations demand something that only a node with a Device object can satisfy.
+    ``joint`` has at least two of the requested types, or none. ``spec_matters``: the annotations demand something that
+    only a node with a Device object can satisfy.
     """
 
     types: tuple[TypeDemand, ...]

@@ -493,7 +493,7 @@ class _Doubts(MutableObject):
 
     @property
     def lacks(self) -> Rejection | None:
-        """The first rejection if evictions may resolve every rejection, else ``None``."""
+        """The first rejection if evictions may resolve all of them, else ``None``."""
         if not all(refusal.resolvable for refusal in self.refusals):
             return None
         return self.refusals[0] if self.refusals else None
@@ -581,7 +581,7 @@ class _Places(ValueObject):
 
     @property
     def is_certain(self) -> bool:
-        """Whether the pod is on the same single NUMA node in every state."""
+        """True if ``masks`` are equal, and every resource is on at most one NUMA node."""
         return self.masks.count(self.masks[0]) == len(self.masks) and {*map(int.bit_count, self.first)} <= {1}
 
     @property

@@ -120,7 +120,7 @@ class Belief:
 
     @property
     def lost(self) -> str:
-        """Why no hypothesis may be true; empty if a hypothesis may be."""
+        """Reason why no hypothesis can be true; empty if one can."""
         if not self.hypotheses or self.given_up or self.shortened is GivenUp.LIKELY:
             return self.overflow or (TOO_MANY if self.shortened else "nothing is known of it")
         uids = self.hypotheses[0].unexplained
@@ -129,17 +129,17 @@ class Belief:
 
     @property
     def given_up(self) -> bool:
-        """Whether states were given up on a node that can restart with a topology."""
+        """True if states were given up on a node whose belief restarts with the next topology."""
         return self.on_truncation is OnTruncation.WAIT and bool(self.overflow)
 
     @property
     def begins_again(self) -> bool:
-        """Whether a restart with a topology gains information. Only new sums show what init containers hold."""
+        """True if a restart with a topology gains information. Only new sums show what init containers hold."""
         return self.given_up or any(SOMEONE in one.loose for one in self.last)
 
     @property
     def busy(self) -> bool:
-        """Whether events are not replayed completely, so that the hypotheses are those of an earlier moment."""
+        """True if events wait for their replay. The hypotheses are then those of an earlier moment."""
         return bool(self._line)
 
     def do(self, work: Work) -> None:
@@ -321,7 +321,7 @@ class Belief:
 
     def with_one_unseen(self) -> list[Hypothesis]:
         """
-        Return the hypotheses, and the states in which one more pod has left before a pod without a verdict arrived.
+        Return the hypotheses, and the states in which one more pod left unseen before the arrival of a pod without a verdict.
 
         Raise ``TooManyWays`` if there are too many states, or if the belief is ``busy``.
         """
@@ -389,7 +389,7 @@ class Belief:
         """
         Replay the arrivals from index ``first`` on.
 
-        With ``until``, replay only the arrivals before that index and spend all steps on them.
+        With ``until``, replay only the arrivals before that index, with the whole budget.
         """
         # All likely states stay given up until a likely state is among those before the arrivals again.
         if not first and (self.shortened is not GivenUp.LIKELY or any(not one.options for one in self._states(0))):

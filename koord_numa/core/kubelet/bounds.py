@@ -43,9 +43,8 @@ class Aligner(ValueObject):
     """
     A kubelet that may reject pods by its own state.
 
-    ``zones`` are the amounts of every NUMA node. ``gone`` are reserved amounts, on unknown NUMA nodes.
-    ``amplified`` are resources whose published
-    amounts differ from the kubelet's.
+    ``zones`` are the amounts of every NUMA node. ``gone`` are reserved amounts, on unknown NUMA nodes. ``amplified``
+    are resources whose published amounts differ from the kubelet's.
     """
 
     config: KubeletConfig
@@ -55,21 +54,21 @@ class Aligner(ValueObject):
 
     @property
     def is_strict(self) -> bool:
-        """Whether the kubelet rejects pods that it cannot align."""
+        """True if the kubelet rejects pods that it cannot align."""
         return self.config.topology_policy in _STRICT
 
     @property
     def binds_memory(self) -> bool:
-        """Whether the kubelet binds memory. If not published, a strict kubelet is assumed to bind it."""
+        """True if the kubelet binds memory. Without a published policy, a strict kubelet is assumed to bind it."""
         return self.config.memory_policy == "Static" or (self.is_strict and self.config.memory_policy is None)
 
     def counts(self, resource: str) -> bool:
         """
-        Return whether the kubelet aligns this resource. Without a topology manager policy, the memory manager still aligns memory.
+        Return whether the kubelet aligns this resource. Without a topology manager policy, the memory manager still
+        aligns memory.
 
-        A zone that does not list a resource gives no information about it. A resource that no zone lists counts
-        only if the published policy of
-        the memory manager shows that the kubelet binds it.
+        A zone that does not list a resource gives no information about it. A resource that no zone lists counts only if
+        the published policy of the memory manager shows that the kubelet binds it.
         """
         if not any(resource in zone for zone in self.zones):
             return is_memory(resource) and self.config.memory_policy == "Static"
@@ -102,11 +101,10 @@ def refuse_unsure(request: PodRequest, kubelet: Aligner, ledger: Ledger) -> Reje
     """
     Return a rejection if this kubelet might reject the pod, depending on the NUMA nodes of the other pods.
 
-    Held amounts of a resource can leave too little of it on a limited number of NUMA nodes. If all resources together cannot do so on every
-    NUMA node, one NUMA node has enough of every resource. The merged hint is then a single NUMA node and preferred,
-    which every policy admits
-    (policy_restricted.go, policy_single_numa_node.go). Requests that need several NUMA nodes are rejected, because
-    they cannot be guaranteed.
+    Held amounts of a resource can leave too little of it on a limited number of NUMA nodes. If all resources together
+    cannot do so on every NUMA node, one NUMA node has enough of every resource. The merged hint is then a single NUMA
+    node and preferred, which every policy admits (policy_restricted.go, policy_single_numa_node.go). Requests that need
+    several NUMA nodes are rejected, because they cannot be guaranteed.
     """
     if passing := _only_passing(request, kubelet):
         return _refuse(kubelet, f"{', '.join(passing)} of init containers alone it binds anywhere", resolvable=False)
@@ -156,7 +154,7 @@ def _aligned_units(request: PodRequest, kubelet: Aligner) -> Iterator[ResourceLi
 
 
 def _only_passing(request: PodRequest, kubelet: Aligner) -> list[str]:
-    """Return the memory types without a hint in pod scope (getPodRequestedResources), which may group NUMA nodes."""
+    """Return the memory types of init containers that pod scope gives no hint for (getPodRequestedResources). They may group NUMA nodes."""
     if not kubelet.binds_memory or kubelet.config.topology_scope is not KubeletScope.POD:
         return []
     demand = pod_demand(request)
@@ -230,7 +228,7 @@ MOST_FILLED: Final = 6
 
 
 class Bound(ValueObject):
-    """Free amounts, at least or at most. ``managers`` gives them, except for ``devices``: counts by resource name and NUMA node."""
+    """Lower or upper bound on the free amounts. ``devices`` counts free devices by resource name and NUMA node, ``managers`` the rest."""
 
     managers: ManagerState
     devices: Mapping[str, Mapping[int, int]] = value_field(default_factory=dict)

@@ -408,7 +408,7 @@ def _bounds_on_empty_numa(size: int, inits: tuple[int, ...], count: int) -> tupl
 
 @lru_cache(maxsize=1024)
 def _choices(size: int, count: int) -> tuple[int, ...]:
-    """Return the bits of ``count`` CPUs as they are chosen on every machine of ``_machines``."""
+    """Return the CPUs (as bits) that the kubelet takes for ``count`` CPUs, for each machine of ``_machines``."""
     return tuple(pack(machine, machine.bits, count, _ALIGN_BY_CACHE) for machine in _machines(size))
 
 

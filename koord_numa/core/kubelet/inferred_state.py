@@ -39,11 +39,11 @@ def without_leftovers(
     zones: Sequence[Zone], pods: Sequence[PodDemand], parted: ResourceList = NOTHING
 ) -> tuple[Zone, ...]:
     """
-    Return the zones with less available: without the excess of init containers that later containers did not take over, and ``parted``.
+    Return the zones with less available: without the excess of init containers that later containers did not take over,
+    and ``parted``.
 
-    The NUMA node of these amounts is not published, so they are subtracted on every NUMA node. An exporter that
-    counts them shows more in use
-    than running containers request; this excess is not subtracted again.
+    The NUMA node of these amounts is not published, so they are subtracted on every NUMA node. An exporter that counts
+    them shows more in use than running containers request; this excess is not subtracted again.
     """
     left = dict(total([parted, *(pod.leftovers for pod in pods)]))
     if not left:
@@ -83,11 +83,11 @@ def parted_cpus(pods: Iterable[PodDemand], node: KubeletNode, devices: Collectio
 
 def with_loose_cpus(start: Hypothesis) -> Hypothesis:
     """
-    Return the hypothesis with the CPUs that finished init containers may still hold, on every NUMA node where they may be.
+    Return the hypothesis with the CPUs that finished init containers may still hold, on every NUMA node where they may
+    be.
 
-    No topology shows these CPUs. Under strict policies they are beside other CPUs of their pod, and those are in
-    use there: on the same NUMA
-    node or, with align-by-socket, in the same socket.
+    No topology shows these CPUs. Under strict policies they are beside other CPUs of their pod, and those are in use
+    there: on the same NUMA node or, with align-by-socket, in the same socket.
     """
     state, node = start.state, start.state.node
     left = [(_most_left(request, node), _beside(request, node)) for request in start.unlocated.values()]
@@ -108,7 +108,7 @@ def with_loose_cpus(start: Hypothesis) -> Hypothesis:
 
 
 def _offered_with(here: int, node: KubeletNode) -> int:
-    """Return the bits of the CPUs that containers may have got together with CPUs of this NUMA node."""
+    """Return the bits of the CPUs that one hint can include beside CPUs of this NUMA node: its socket with ``align-by-socket``."""
     if not node.static_options.align_by_socket:
         return here
     return sum(bits for bits in node.machine.socket_bits.values() if bits & here)
@@ -118,9 +118,8 @@ def _beside(request: PodRequest, node: KubeletNode) -> int:
     """
     Return the minimum number of CPUs in use on the NUMA node or in the socket where the pod's init containers hold other CPUs.
 
-    The hints of later containers include the NUMA nodes of these CPUs. Strict policies keep a container on one NUMA
-    node if it fits. In scope
-    pod one hint has room for the init containers too, which may need several NUMA nodes.
+    The hints of later containers include the NUMA nodes of these CPUs. Strict policies keep a container on one NUMA node if it fits.
+    In pod scope, one hint also has room for the init containers, which may need several NUMA nodes.
     """
     demand = pod_demand(request)
     taking = [
@@ -149,13 +148,11 @@ def _at_most(left: Sequence[tuple[int, int]], used: int) -> int:
 
 def _most_left(request: PodRequest, node: KubeletNode) -> int:
     """
-    Return the maximum of CPUs that init containers of the pod may hold in addition to those of its lasting containers.
+    Return the maximum number of CPUs that init containers of the pod may hold and no lasting container reuses.
 
-    The fewer CPUs are in use on the NUMA node, the fewer CPUs later containers take over. If no NUMA node is larger
-    than the others, an empty
-    NUMA node gives the bound, with and without the containers before the first init container with CPUs. No lasting
-    container may come between
-    the init containers.
+    On an empty NUMA node, later containers reuse the fewest CPUs. Dry runs on an empty node therefore give the bound, with and without
+    the containers before the first init container with CPUs. Without a closer bound all their CPUs count: if NUMA nodes differ in size,
+    a lasting container is between init containers, or later containers may be on other NUMA nodes.
     """
     if not node.pins_cpus:
         return 0
@@ -252,9 +249,8 @@ def explain_use(used: Mapping[int, ResourceList], blocks: Sequence[Block]) -> Ma
     """
     Return the mask of the group of every NUMA node, or ``None`` if the blocks do not explain the use.
 
-    The mask of a NUMA node without a group is the NUMA node itself. ``used`` is bytes per NUMA node and memory
-    type. Only explanations with the
-    narrowest groups count; a NUMA node on which they disagree has the mask ``UNCLEAR``.
+    The mask of a NUMA node without a group is the NUMA node itself. ``used`` is bytes per NUMA node and memory type.
+    Only explanations with the narrowest groups count; a NUMA node on which they disagree has the mask ``UNCLEAR``.
     """
     # Cheap necessary condition: the sums are equal.
     if _total(used.values()) != _total(block.amounts for block in blocks):
@@ -290,11 +286,12 @@ def groupings(
     used: Mapping[int, ResourceList], supply: Mapping[int, ResourceList], blocks: Sequence[Block], *, in_full: bool
 ) -> list[Grouping] | None:
     """
-    Return every way to group NUMA nodes in which exactly these blocks cause the published use, or ``None`` if there are too many.
+    Return every way to group NUMA nodes in which exactly these blocks cause the published use, or ``None`` if there are
+    too many.
 
-    ``used`` and ``supply`` are bytes per NUMA node and memory type. ``in_full``: the exporter counts the full size
-    of a block on each of its NUMA
-    nodes, as resource-topology-exporter does. Otherwise it fills the NUMA nodes in ascending order, as NFD does.
+    ``used`` and ``supply`` are bytes per NUMA node and memory type. ``in_full``: the exporter counts the full size of a
+    block on each of its NUMA nodes, as resource-topology-exporter does. Otherwise it fills the NUMA nodes in ascending
+    order, as NFD does.
     """
     due = _total(block.amounts for block in blocks)
     ordered = sorted(blocks, key=lambda block: sorted(block.amounts.values(), reverse=True), reverse=True)
@@ -431,9 +428,8 @@ class Published(ValueObject):
     """
     The published facts about a node.
 
-    ``pods`` are all pods known to be on the node. ``hidden`` are the pods of these that both ``zones`` and
-    published pods lack. ``zones`` ascend by
-    NUMA id.
+    ``pods`` are all pods known to be on the node. ``hidden`` are the pods of these that both ``zones`` and published
+    pods lack. ``zones`` ascend by NUMA id.
     """
 
     frame: NodeConfig

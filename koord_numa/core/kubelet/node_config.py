@@ -184,8 +184,7 @@ class NodeConfig:
     The node as its kubelet knows it before the first pod, without device pools; ``devices`` are their names.
 
     ``topology`` and ``allocatable`` are the sources. ``node`` stays the same object while only available amounts
-    change. ``derived`` caches values that
-    other modules compute from the topology, by name; it has the same lifetime.
+    change. ``derived`` caches values that other modules compute from the topology, by name; it has the same lifetime.
     """
 
     node: KubeletNode
@@ -200,8 +199,7 @@ class NodeConfig:
         Return the configuration for a topology and the Node object's allocatable amounts.
 
         A manager whose resources no zone lists is taken to be off, because exporters list exactly the managed
-        resources. ``architecture`` is the
-        Node's, empty if unknown.
+        resources. ``architecture`` is the Node's, empty if unknown.
         """
         zones = topology.zones
         listed = sorted({kind for zone in zones for kind in zone.allocatable if is_memory(kind)})
@@ -364,18 +362,16 @@ def _sockets(frame: NodeConfig, published: KubeletConfig) -> list[tuple[Sockets 
 
 def socket_partitions(machine: CpuTopology, *, guessed: bool = True) -> Iterator[Sockets]:
     """
-    Yield ways to put NUMA nodes into sockets of equal size: NUMA nodes within a distance of each other, and every NUMA node alone.
+    Yield ways to put NUMA nodes into sockets of equal size: NUMA nodes within a distance of each other, and every NUMA
+    node alone.
 
-    Distances inside a socket are smaller than between sockets. They may be equal, as where each die of a socket has its own links to other
-    sockets. Then NUMA nodes within that distance of each other form no sockets (0 is near 1 and 2, which are not
-    near each other). In this case
-    the NUMA nodes of a socket are consecutive or interleaved with other sockets. No pair in one socket may be
-    farther apart than the distance,
-    and no pair in different sockets closer.
+    Distances inside a socket are smaller than between sockets. They may be equal, as where each die of a socket has its
+    own links to other sockets. Then NUMA nodes within that distance of each other form no sockets (0 is near 1 and 2,
+    which are not near each other). In this case the NUMA nodes of a socket are consecutive or interleaved with other
+    sockets. No pair in one socket may be farther apart than the distance, and no pair in different sockets closer.
 
-    Where all distances are equal, as from firmware and hypervisors without a distance table, they give no
-    information. With ``guessed``, the
-    consecutive and interleaved orders are yielded then.
+    Where all distances are equal, as from firmware and hypervisors without a distance table, they give no information.
+    With ``guessed``, the consecutive and interleaved orders are yielded then.
     """
     seen: set[tuple[int, ...]] = set()
     for socket_of in _partitions(machine, guessed=guessed):
@@ -473,9 +469,8 @@ def device_pool(name: str, frame: NodeConfig) -> DevicePool:
     """
     Return the pool of one resource.
 
-    The Node's allocatable counts every device once, and zones count a device on every NUMA node near it. Where
-    zones count more, the masks are
-    one possible assignment with these counts. Counts that no assignment can have are ignored.
+    The Node's allocatable counts every device once, and zones count a device on every NUMA node near it. Where zones
+    count more, the masks are one possible assignment with these counts. Counts that no assignment can have are ignored.
     """
     counts = {zone.numa: zone.allocatable.get(name, 0) for zone in frame.topology.zones}
     there = frame.allocatable.get(name, 0)

@@ -242,14 +242,13 @@ def stands_for(one: Hypothesis, given: int, after: Hypothesis, uid: str) -> bool
 
 def equally_sure(one: Hypothesis, other: Hypothesis, uid: str) -> tuple[Hypothesis, Hypothesis]:
     """
-    Return both hypotheses with equally many CPUs surely held by the init containers of this pod: the minimum of
-    both. The rest becomes loose.
+    Return both hypotheses with equally many CPUs surely held by the init containers of this pod: the minimum of both.
+    The rest becomes loose.
 
-    The outcome of the pod is the same in both, and only one hypothesis is followed. If more CPUs were free before
-    the pod came, its app container
-    may have reused an init container's CPU. If fewer were free, it may have got a CPU of another NUMA node beyond
-    its hint. No topology shows
-    which. A loose CPU is held or free, so both hypotheses still cover all their states.
+    The outcome of the pod is the same in both, and only one hypothesis is followed. If more CPUs were free before the
+    pod came, its app container may have reused an init container's CPU. If fewer were free, it may have got a CPU of
+    another NUMA node beyond its hint. No topology shows which. A loose CPU is held or free, so both hypotheses still
+    cover all their states.
     """
     mine, theirs = _surely_held(one, uid), _surely_held(other, uid)
     if mine == theirs:
@@ -672,10 +671,11 @@ def with_one_unseen(
     arrival: Arrival, others: Sequence[Hypothesis], left: Mapping[str, float], admitted: bool | None, budget: Budget
 ) -> Generator[int, None, list[Hypothesis]]:
     """
-    Return the states after this pod reached the kubelet in which one more pod has left without an event.
+    Return the states after this arrival in which one more pod has left without an event.
 
-    In ``others`` that pod left before an earlier arrival. A departure before this arrival counts only if the kubelet
-    then decides differently: otherwise a later departure stands for it. Yield the number of steps after every state.
+    ``others`` are the states in which that pod left before an earlier arrival. A departure between the earlier arrival and this one
+    counts only if it changes the kubelet's decision. Otherwise the state equals one with a later departure. Yields the number of steps
+    after every state.
     """
     if arrival.unseen is not None and arrival.unseen[0] is others and arrival.unseen[1] is admitted:
         return arrival.unseen[2]

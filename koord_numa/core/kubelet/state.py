@@ -45,7 +45,7 @@ EVENT: Final = 9_000
 
 
 class OnTruncation(Enum):
-    """What an answer does when the budget ended before every possible state was tried."""
+    """Treatment of an answer whose budget ended before every possible state was tried."""
 
     WAIT = "wait"  # the pod waits for the next topology
     TRUST = "trust"  # the answer rests on the states that were tried; it may be a wrong yes

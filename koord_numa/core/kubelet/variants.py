@@ -1,6 +1,6 @@
 """
-States that differ from a hypothesis only in facts that no event shows: which CPUs and devices a pod holds, and where
-a pod was that left.
+States that differ from a hypothesis only in facts that no event shows: the CPUs and devices of a pod, and the NUMA nodes
+of a departed pod.
 
 Loose CPUs are held by a finished init container or free. Spread CPUs are on one of several NUMA nodes. ``variants``
 and ``device_layouts`` list the states to try for a pod. ``distinct`` merges hypotheses. ``without`` lists the states
@@ -320,9 +320,9 @@ def device_layouts(one: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]
     """
     Yield states that bring a pod with devices near several NUMA nodes to every single NUMA node that it may be put on.
 
-    The kubelet chooses the lowest NUMA node with enough free devices. So for every NUMA node there is a state with
-    as few free devices as possible near
-    lower NUMA nodes and as many as possible near the others, and one state with few free devices near all NUMA nodes.
+    The kubelet chooses the lowest NUMA node with enough free devices. So for every NUMA node there is a state with as
+    few free devices as possible near lower NUMA nodes and as many as possible near the others, and one state with few
+    free devices near all NUMA nodes.
     """
     names = one.sharing.keys() & everything(request).devices.keys()
     if not names:
@@ -757,7 +757,7 @@ def _needs_a_place(unit: Unit, node: KubeletNode) -> bool:
 
 
 def _anywhere(unit: Unit, rest: Rest, node: KubeletNode) -> Iterator[tuple[list[ContainerGrant], Rest]]:
-    """Yield the placements with memory in any group, and CPUs and devices from the lowest NUMA nodes that have any."""
+    """Yield a placement for each memory group, with CPUs and devices from the lowest NUMA nodes that have free ones."""
     for cell in rest.memory or (0,):
         yield from _taken(unit, rest, node, cell, node.machine.numa_mask)
 
@@ -835,7 +835,7 @@ def _grant(
 
 
 def _given_back(managers: ManagerState, grant: Grant, left: Rest, node: KubeletNode) -> ManagerState:
-    """Return the managers without what this grant holds. ``left`` is what the other unlocated pods hold."""
+    """Return the managers after the release of this grant. ``left`` are the resources of the other unlocated pods."""
     after = managers.copy()
     for given in grant.containers:
         after.cpus |= given.cpus.bits

@@ -99,12 +99,13 @@ class Unfinished(Protocol):
 
 class Explorations(MutableObject):
     """
-    The evaluations of one view that need more than one slice of steps, so that no decision blocks the scheduler.
+    Evaluations of one view that need more than one slice of steps.
 
-    A decision runs the first slice. The caller runs the others between decisions, and repeats the decision when all are finished.
-    ``steps`` are the steps of a slice. ``of`` are the evaluations by request class. ``began`` is called for each of
-    them. Without ``hypotheses``, and in a copy of the view with other hypotheses, a decision has a single slice.
-    ``spent`` are the steps that decisions have taken, so that a decision over many nodes can be interrupted.
+    A decision runs the first slice. The caller runs the other slices between decisions, and then repeats the decision.
+
+    ``steps`` is the size of a slice. ``of`` are the evaluations by request class; ``began`` is called when one is added. ``spent`` counts
+    the steps of all decisions, so that a decision over many nodes can yield. Without ``hypotheses``, and in a copy of the view with
+    other hypotheses, a decision has a single slice.
     """
 
     hypotheses: Sequence[Hypothesis] | None = None
@@ -142,23 +143,18 @@ class KubeletView:
     """
     The state of knowledge about one node, ready for decisions.
 
-    A pod is admitted only if every state of ``hypotheses`` admits it; the first is the most likely. ``most`` are
-    the facts with the most room, set if
-    the hypotheses have the least possible room. ``cores`` is the whole-core rule that the kubelet has or may have.
-    While ``problem`` is not empty,
-    no pod that the kubelet would align is placed. ``frame`` is the node's configuration, and ``zones`` are the
-    published zones less what is known
-    to be used in addition. ``followed``: the hypotheses are replayed and not derived from amounts. ``unfollowed``:
-    they are derived from amounts, on a
-    node whose pods may leave before that is seen.
+    A pod is admitted only if every state of ``hypotheses`` admits it; the first is the most likely. ``most`` are the
+    facts with the most room, set if the hypotheses have the least possible room. ``cores`` is the whole-core rule that
+    the kubelet has or may have. While ``problem`` is not empty, no pod that the kubelet would align is placed.
+    ``frame`` is the node's configuration, and ``zones`` are the published zones less what is known to be used in
+    addition. ``followed``: the hypotheses are replayed and not derived from amounts. ``unfollowed``: they are derived
+    from amounts, on a node whose pods may leave before that is seen.
 
-    ``explored``: the verdict on a pod in flight will show whether an unpublished option is on. ``found_on`` are
-    options for which the kubelet
-    rejected such a pod. ``rooms`` has one hypothesis per distinct room, where known: hypotheses that differ only in
-    the holders give the same
-    answer while no pod leaves. ``in_flight`` are the pods without a verdict that may be elsewhere if another pod
-    has left unseen, or ``None``. ``explorations`` are evaluations that take several slices, or ``None`` where every
-    evaluation is finished at once.
+    ``explored``: the verdict on a pod in flight will show whether an unpublished option is on. ``found_on`` are options
+    for which the kubelet rejected such a pod. ``rooms`` has one hypothesis per distinct room, where known: hypotheses
+    that differ only in the holders give the same answer while no pod leaves. ``in_flight`` are the pods without a
+    verdict that may be elsewhere if another pod has left unseen, or ``None``. ``explorations`` are evaluations that
+    take several slices, or ``None`` where every evaluation is finished at once.
     """
 
     node: str
@@ -234,10 +230,9 @@ def kubelet_view(
     """
     Return the view of one kubelet-owned node from the data of exporters.
 
-    ``unpublished`` are the uids of pods that ``topology`` does not show yet: assumed by this scheduler or seen
-    bound since it was made. Their amounts
-    are subtracted on every NUMA node that they may be on. The available amounts of zones contain the use of all other pods. A ledger, which
-    has the sums already, and ``previous`` only save time.
+    ``unpublished`` are the uids of pods that ``topology`` does not show yet: assumed by this scheduler or seen bound
+    since it was made. Their amounts are subtracted on every NUMA node that they may be on. The available amounts of
+    zones contain the use of all other pods. A ledger, which has the sums already, and ``previous`` only save time.
     """
     # A ledger has its sums already. A list of holdings must be summed.
     there = holdings if isinstance(holdings, Ledger) else list(holdings)
@@ -431,7 +426,7 @@ class KubeletKnowledge(ValueObject):
 
     @property
     def is_certain(self) -> bool:
-        """Whether there is only one possible state."""
+        """True if there is one possible state, and its free amounts are known exactly."""
         return self.states == 1 and all(one.lower == one.upper for one in self.free)
 
 
@@ -490,11 +485,11 @@ def never_fits(request: PodRequest, node: KubeletNode, *, keeps_cores: bool) -> 
     """
     Return whether the kubelet rejects the pod in every state. ``False`` means not known.
 
-    ``keeps_cores``: the kubelet allocates whole cores only, and cores have several threads. Thread counts are powers of two, so odd counts
-    are rejected (``Allocate`` in policy_static.go of the cpumanager). Under single-numa-node, one NUMA node must
-    have all that a unit requests.
-    The memory manager returns no hints for a whole pod for which no set of NUMA nodes has enough, and may still find memory for its
-    containers. So in scope pod only CPUs are compared. Devices may become healthy, so their numbers are not compared.
+    ``keeps_cores``: the kubelet allocates whole cores only, and cores have several threads. Thread counts are powers of
+    two, so odd counts are rejected (``Allocate`` in policy_static.go of the cpumanager). Under single-numa-node, one
+    NUMA node must have all that a unit requests. The memory manager returns no hints for a whole pod for which no set
+    of NUMA nodes has enough, and may still find memory for its containers. So in scope pod only CPUs are compared.
+    Devices may become healthy, so their numbers are not compared.
     """
     demand = pod_demand(request)
     if keeps_cores and node.pins_cpus and [count for count in demand.counts if count % 2]:
@@ -618,8 +613,7 @@ def refuse_promises(request: PodRequest, config: KubeletConfig, *, may_claim_cpu
     Return a rejection if the pod requires something that this kubelet's configuration does not guarantee.
 
     ``may_claim_cpus``: the pod has resource claims, whose devices may be its exclusive CPUs. Then the caller calls
-    ``refuse_unpinned`` once that is
-    known.
+    ``refuse_unpinned`` once that is known.
     """
     return (
         _refuse_numa_policy(request, config)
@@ -728,9 +722,9 @@ def lost_to_sockets(demand: PodDemand, view: KubeletView) -> str:
     """
     Return why a container may take CPUs that the next container needs on its NUMA node, or an empty string.
 
-    Source: getAlignedCPUs in cpumanager/policy_static.go. Only ``restricted`` rejects a pod for this:
-    ``best-effort`` admits what it cannot align, and
-    ``single-numa-node`` excludes the option. Pod scope looks for the CPUs of all containers together.
+    Source: getAlignedCPUs in cpumanager/policy_static.go. Only ``restricted`` rejects a pod for this: ``best-effort``
+    admits what it cannot align, and ``single-numa-node`` excludes the option. Pod scope looks for the CPUs of all
+    containers together.
     """
     node = view.state.node
     config = node.config

@@ -76,7 +76,7 @@ class Features(ValueObject):
     @property
     def stable_allocator(self) -> bool:
         """
-        Whether kube-scheduler uses the allocator for locked gates, without distinctAttribute and capacity requests.
+        True if kube-scheduler uses the allocator for locked gates, without distinctAttribute and capacity requests.
 
         As ``NewAllocator`` in dynamic-resource-allocation/structured.
         """
@@ -357,9 +357,9 @@ class ResourceClaim(ValueObject):
     """
     A ResourceClaim.
 
-    ``reserved_for`` are the uids of pods that may use the claim. ``other_consumers`` is the number of other consumers, ``reserved_groups``
-    the uids of the PodGroups among them.
-    ``conditions`` are the conditions with status True that a driver reports for an allocated device.
+    ``reserved_for`` are the uids of pods that may use the claim. ``other_consumers`` is the number of other consumers,
+    ``reserved_groups`` the uids of the PodGroups among them. ``conditions`` are the conditions with status True that a
+    driver reports for an allocated device.
     """
 
     namespace: str

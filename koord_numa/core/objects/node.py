@@ -122,7 +122,7 @@ class KubeletCheckpoint(ValueObject):
 
     @property
     def is_exact(self) -> bool:
-        """Whether ``pods``, ``active``, ``gone``, ``default_cpus`` and ``memory`` are the kubelet's own."""
+        """True if ``pods``, ``active``, ``gone``, ``default_cpus`` and ``memory`` are the kubelet's own."""
         return self.state_known and not self.too_large
 
 
@@ -290,7 +290,7 @@ class NodeResourceTopology(ValueObject):
 
     @property
     def in_use(self) -> bool:
-        """Whether any allocatable amount is not fully available: pods run on the node, or did when the exporter read its state."""
+        """True if any allocatable amount is not fully available: pods ran on the node when the exporter read its state."""
         return any(
             zone.allocatable.get(name, 0) != amount for zone in self.zones for name, amount in zone.available.items()
         )

@@ -252,7 +252,7 @@ class Pod(ValueObject, gc=False):
 
     @property
     def finished(self) -> bool:
-        """Whether the pod has finished and holds nothing."""
+        """True if the pod has finished and holds nothing."""
         return self.phase in ("Succeeded", "Failed")
 
     def placed(self, node: str, assignment: Assignment, devices: DeviceGrants = ()) -> "Pod":

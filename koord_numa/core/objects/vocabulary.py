@@ -127,7 +127,7 @@ class NodeScoring(StrEnum):
 
 
 class CpuIsolation(StrEnum):
-    """What a pod requests beyond exclusive CPUs, by the annotation ``cpu-isolation``."""
+    """Isolation that a pod requests beyond exclusive CPUs, by the annotation ``cpu-isolation``."""
 
     INTERRUPTS = "interrupts"  # no interrupts on its CPUs
     SIBLINGS = "siblings"  # empty sibling threads

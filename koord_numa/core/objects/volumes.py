@@ -76,7 +76,7 @@ class PersistentVolumeClaim(ValueObject):
 
     @property
     def read_write_once_pod(self) -> bool:
-        """Whether only one pod may use the claim."""
+        """True if only one pod may use the claim."""
         return "ReadWriteOncePod" in self.access_modes
 
 

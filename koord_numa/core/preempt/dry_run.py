@@ -76,7 +76,7 @@ class PreemptionNode(ValueObject):
 
     @property
     def trusted(self) -> bool:
-        """Whether pods may be evicted from the node: it is not barred, malformed or unusable."""
+        """True if pods may be evicted from the node: it is not barred, malformed or unusable."""
         return (
             self.seen.barred is None
             and not isinstance(self.seen.offer, Rejection)

@@ -52,7 +52,7 @@ class Preemptor(ValueObject):
 
     @property
     def looks_around(self) -> bool:
-        """Whether its placement depends on pods of other nodes, or on devices."""
+        """True if the placement depends on affinity, spreading or storage beyond the node, or on devices."""
         ask = self.ask
         around = ask.neighbours is not None or ask.spread is not None or ask.storage is not None
         return around or self.terms.devices is not None
@@ -76,7 +76,7 @@ class GroupCandidate(ValueObject):
 
     @property
     def changes_anything(self) -> bool:
-        """Whether any pod has to leave or loses its nomination."""
+        """True if any pod has to leave or loses its nomination."""
         return bool(self.displaced or any(self.awaited.values()))
 
 

@@ -109,7 +109,7 @@ class PreemptionCandidate(ValueObject):
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether pods that are terminating anyway are awaited."""
+        """True if ``awaited`` has pods that are not victims: they terminate already."""
         return not self.awaited <= {pod.key.uid for pod in self.victims}
 
 

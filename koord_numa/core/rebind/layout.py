@@ -144,7 +144,7 @@ class PinnedPod:
 
     @property
     def spreads(self) -> bool:
-        """Whether the pod prefers one CPU per core to whole cores."""
+        """True if the pod prefers one CPU per core to whole cores."""
         return self.bind is CpuBindPolicy.SPREAD_BY_PCPUS
 
 
@@ -223,7 +223,7 @@ class ExclusivityRules:
 
     @property
     def has_numa_exclusive(self) -> bool:
-        """Whether any pod is NUMA-exclusive."""
+        """True if any pod is NUMA-exclusive."""
         return bool(self._numa_exclusive or self.fixed_pods.protected_single or self.fixed_pods.protected_spanning)
 
     @property

@@ -436,12 +436,12 @@ class RebindRequest(ValueObject):
 
     @property
     def settled(self) -> bool:
-        """Whether it has ended; only a new generation restarts it."""
+        """True if the rebind has ended. Only a new generation restarts it."""
         return self.phase in (RebindPhase.SUCCEED, RebindPhase.FAILED)
 
     @property
     def is_answered(self) -> bool:
-        """Whether it has ended in its current generation."""
+        """True if the rebind has ended in its current generation."""
         return self.settled and self.observed_generation >= self.generation
 
 

@@ -56,7 +56,7 @@ class PlacedPod(ValueObject):
 
     @property
     def has_own_cpus(self) -> bool:
-        """Whether the pod gets exclusive CPUs."""
+        """True if the pod gets exclusive CPUs."""
         return self.placement.bind is not CpuBindPolicy.NONE
 
     @property

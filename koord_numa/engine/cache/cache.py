@@ -486,7 +486,7 @@ class ListedChanges(MutableObject):
 
 
 def _runs_unfollowed(cache: Cache, pod: Pod) -> bool:
-    """Return whether the pod runs on an untracked node, like nearly all pods of the first list. Its request is not evaluated then."""
+    """Return whether the pod runs on an untracked node. True for nearly all pods of the first list; their requests need no evaluation."""
     info = cache.nodes.get(pod.node)
     return pod.started and (info is None or info.history.belief is None)
 

@@ -202,12 +202,12 @@ class KubeletEvidence:
 
     @property
     def keeps_cores(self) -> bool:
-        """Whether the kubelet has rejected a pod for whole cores, which proves that full-pcpus-only is on."""
+        """True if the kubelet has rejected a pod with SMTAlignmentError, which proves that full-pcpus-only is on."""
         return self.kept_cores is not None
 
     @property
     def keeps_pairs(self) -> bool:
-        """Whether the kubelet allocates whole cores only, and its cores have several threads."""
+        """True if SMTAlignmentError came although enough CPUs were free, which proves that cores have several threads."""
         return self.kept_pairs is not None
 
     @property
@@ -331,7 +331,7 @@ class KubeletHistory:
 
     @property
     def busy(self) -> bool:
-        """Whether events are not replayed completely."""
+        """True if events wait for their replay."""
         return any(one is not None and one.busy for one in (self.belief, self.exact))
 
     def advance(self) -> bool:

@@ -537,7 +537,7 @@ class VolumeLister:
 
     @property
     def known(self) -> bool:
-        """Whether claims, volumes and classes have been listed. Pods with claims wait for that. CSI objects are optional."""
+        """True if claims, volumes and classes have been listed, for which pods with claims wait. CSI objects are optional."""
         return self.claims.complete and self.volumes.complete and self.classes.complete
 
     def synced(self) -> None:

@@ -143,7 +143,7 @@ class NodeInfo:
 
     @property
     def empty(self) -> bool:
-        """Whether the record holds no data and can be removed."""
+        """True if the record holds no data and can be removed."""
         return not (
             self.node
             or self.published
@@ -164,7 +164,7 @@ class NodeInfo:
 
     @property
     def unknown_cpus(self) -> str:
-        """Why the free CPUs are not known, where the scheduler allocates them; empty where they are known."""
+        """Reason why the free CPUs of a scheduler-owned node are not known; empty if they are known."""
         if not self._unknown_cpus or not isinstance(self.inventory, Inventory) or self.inventory.machine is None:
             return ""
         uid = next(iter(self._unknown_cpus))
@@ -204,7 +204,7 @@ class NodeInfo:
 
     @property
     def distrust(self) -> str:
-        """Why the node's CPUs cannot be allocated safely; empty if they can."""
+        """Reason why the node's CPUs cannot be allocated safely; empty if they can."""
         return clash(self.topology, self.ledger) or self.unknown_cpus
 
     @property

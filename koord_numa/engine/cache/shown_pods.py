@@ -274,9 +274,9 @@ def tied_sets(
 
 def has_cpus_for(known: KnownPod, pods: Iterable[KnownPod], frame: NodeConfig) -> bool:
     """
-    Return whether the allocatable CPUs are enough for the maximum that all these pods hold at once.
+    Return whether the allocatable CPUs suffice for ``pods``, so that the rejection of ``known`` proves that cores have several threads.
 
-    Return false for a pod without odd numbers of CPUs: its rejection is no evidence about cores.
+    False for a pod without odd numbers of CPUs, because its rejection proves nothing about cores.
     """
     if not [count for count in pod_demand(known.request).counts if count % 2]:
         return False

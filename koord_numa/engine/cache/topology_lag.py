@@ -73,7 +73,7 @@ class UnreportedPods:
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether a pod may become reported because time passes."""
+        """True if time alone may make a pod reported."""
         return bool(self._since)
 
     def report(self, uid: str) -> Report | None:

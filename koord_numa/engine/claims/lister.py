@@ -367,12 +367,12 @@ class ClaimLister:
 
     @property
     def known(self) -> bool:
-        """Whether everything is known that a decision about devices needs."""
+        """True if everything is known that a decision about devices needs."""
         return self._synced and not self._may_lag
 
     @property
     def serves_extended(self) -> bool:
-        """Whether extended resources are served by claim, as far as known."""
+        """True if extended resources are served by claim. False until the first list is complete."""
         return self.enabled and self.features.extended_resource and self._synced
 
     def made_for(self, pod: str) -> ResourceClaim | None:

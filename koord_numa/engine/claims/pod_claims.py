@@ -262,7 +262,7 @@ class ClaimWork(MutableObject):
 
     @property
     def in_memory(self) -> bool:
-        """Whether the claim does not exist in the API server yet."""
+        """True if the claim does not exist in the API server yet."""
         return self.claim.name == IN_MEMORY
 
 

@@ -29,7 +29,7 @@ SHOWN_DOMAINS: Final = 5
 """Maximum topology domains in a report."""
 
 EXPLAINED_MEMBERS: Final = 512
-"""Maximum members that are assumed to explain the domains after the first. Bounds the explanation at about 30 ms."""
+"""Maximum members that are assumed while the domains after the first are explained. Bounds the explanation at about 30 ms."""
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 
@@ -88,7 +88,7 @@ class GroupReport(ValueObject):
 
     @property
     def why(self) -> str:
-        """Why the group waits; empty if it fits."""
+        """Reason why the group waits; empty if it fits."""
         return self.waits or ("" if self.rejection is None else self.rejection.why)
 
 

@@ -211,7 +211,7 @@ class PodGroups:
 
     @property
     def disrupts_together(self) -> bool:
-        """Whether any gang is disrupted together. False in most clusters."""
+        """True if the members of any gang are disrupted together. False in most clusters."""
         return bool(self._together)
 
     def unit_of(self, pod: Pod) -> Collection[str]:

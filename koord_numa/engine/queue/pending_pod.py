@@ -50,7 +50,7 @@ class RequestClass:
 
     @property
     def is_large(self) -> bool:
-        """Whether its pods are moved back because of their size."""
+        """True if pods of the class are moved back in the queue because of their size."""
         return self.handicap > 0
 
     @property
@@ -215,7 +215,7 @@ class PendingPod(MutableObject, eq=False):
 
     @property
     def untold(self) -> bool:
-        """Whether no decision has been reported to the pod."""
+        """True if no final decision has been reported to the pod."""
         return self.provisional or not self.message
 
 

@@ -184,12 +184,12 @@ class ClassOrder:
 
     @property
     def any_active(self) -> bool:
-        """Whether there is a class to try that does not back off."""
+        """True if a class can be tried that does not back off."""
         return bool(self._fresh or self._retries)
 
     @property
     def any_rested(self) -> bool:
-        """Whether there is a class to try if no other is active."""
+        """True if a class can be tried when no other class is active."""
         return bool(self._rested)
 
     @property

@@ -327,7 +327,7 @@ class NodeClass:
 
     @property
     def wants_one(self) -> bool:
-        """Whether the node accepts aligned placements on a single NUMA node only."""
+        """True if the node accepts aligned placements only on a single NUMA node."""
         if self.config is not None:
             return self.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE
         return self.zones and self.policy is NumaPolicy.SINGLE_NUMA_NODE

@@ -102,7 +102,7 @@ class PodSelection(ValueObject):
 
     @property
     def by_namespace_labels(self) -> bool:
-        """Whether the selection depends on the labels of namespaces."""
+        """True if the selection depends on the labels of namespaces."""
         return any(selector is not None for _, selector, _ in self.terms)
 
     def steps(self, _kind: PodKind) -> int:
@@ -155,7 +155,7 @@ class SelectedByTerms(ValueObject):
 
     @property
     def by_namespace_labels(self) -> bool:
-        """Whether the selection depends on the labels of namespaces."""
+        """True if the selection depends on the labels of namespaces."""
         return any(term.namespace_selector is not None for term in self.group.terms)
 
     def steps(self, _kind: PodKind) -> int:

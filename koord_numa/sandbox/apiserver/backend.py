@@ -131,7 +131,7 @@ class FieldValidation(Enum):
 
 
 class WriteMode(Enum):
-    """Whether a write is discarded."""
+    """Values of ``dryRun``: the write is stored or discarded."""
 
     NO = ""
     ALL = "All"

@@ -231,7 +231,7 @@ class Faults:
 
     @property
     def outage(self) -> bool:
-        """Whether a fault with the effect OUTAGE is active."""
+        """True if a fault with the effect OUTAGE is active."""
         return any(armed.fault.effect is Effect.OUTAGE and not armed.spent for armed in self._armed)
 
     def denies(self, asked: Asked) -> bool:

@@ -194,7 +194,7 @@ class WatchStream:
 
     @property
     def served(self) -> bool:
-        """Whether the kind is still served in this version."""
+        """True if the kind is still served in this version."""
         kind = self._backend.registry.find(self._kind.group, self._kind.plural)
         return kind is not None and self._presentation.target.version in kind.versions
 

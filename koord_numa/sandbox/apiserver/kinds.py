@@ -20,16 +20,16 @@ FieldPath = tuple[str, ...]
 
 
 class KindScope(Enum):
-    """Whether objects of a kind are namespaced."""
+    """Scope of a kind: namespaced or cluster-wide."""
 
     NAMESPACED = "Namespaced"
     CLUSTER = "Cluster"
 
 
 class Generation(Enum):
-    """When ``metadata.generation`` increases.
+    """Rule for ``metadata.generation``.
 
-    Never, or with every change outside metadata (and outside a separate status).
+    It never increases, or with every change outside metadata (and outside a separate status).
     """
 
     NONE = "none"
@@ -68,7 +68,7 @@ class Kind:
 
     @property
     def namespaced(self) -> bool:
-        """Whether objects have a namespace."""
+        """True if objects have a namespace."""
         return self.scope is KindScope.NAMESPACED
 
     @property
@@ -100,7 +100,7 @@ class Kind:
 
     @property
     def has_status(self) -> bool:
-        """Whether ``status`` is written only through its own subresource."""
+        """True if ``status`` is written only through its own subresource."""
         return "status" in self.subresources
 
     def api_version(self, version: str) -> str:

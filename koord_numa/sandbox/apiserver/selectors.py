@@ -201,7 +201,7 @@ class Selection:
 
     @property
     def everything(self) -> bool:
-        """Whether all objects are selected."""
+        """True if all objects are selected."""
         return not (self.namespace or self.labels or self.fields)
 
     def matches(self, record: Record) -> bool:
