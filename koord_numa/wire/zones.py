@@ -444,7 +444,7 @@ ATTRIBUTES: Final = (
 """Known attributes of a topology, except options."""
 
 _NOT_OF_KUBELET: Final = frozenset({names.ATTRIBUTE_FINGERPRINT, names.ATTRIBUTE_FINGERPRINT_METHOD})
-"""Attributes that change with the pods of a node."""
+"""Attributes of the pods of a node. They are not part of the kubelet's configuration."""
 
 _Texts = tuple[tuple[str, ...], tuple[tuple[str, str], ...], str | None, str | None]
 

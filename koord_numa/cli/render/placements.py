@@ -86,7 +86,7 @@ def numa_of(pod: Pod, cpus: CpuSet, machine: CpuTopology | None) -> tuple[int, .
 
 
 def find_cpus(held: Mapping[PodKey, CpuSet], pod: Pod) -> CpuSet:
-    """Return the CPUs of the pod with the same uid."""
+    """Return the CPUs that ``held`` has for the uid of the pod."""
     return next((cpus for key, cpus in held.items() if key.uid == pod.key.uid), EMPTY)
 
 

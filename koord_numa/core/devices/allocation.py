@@ -453,7 +453,7 @@ class _Search:
         return next((bits for bits in partitions if all(bits & group for group in groups)), 0)
 
     def _near(self, wanted: TypeDemand, candidates: int, count: int, primary: int) -> int | Shortage:
-        """Return devices near the primary ones: in turns of their PCIe switches, then on their NUMA nodes, then any."""
+        """Return devices near the primary devices: one after the other from their PCIe switches, then from their NUMA nodes, then any."""
         if wanted.hint.scope is not None or self._needs_partition(wanted):
             sets = self.sets(wanted, candidates, count)
             chosen = sets if isinstance(sets, Shortage) else next(sets, None)

@@ -409,11 +409,10 @@ def _holds_otherwise(one: Hypothesis, uid: str) -> bool:
 
 def _held_by_init(dealt: Hypothesis, one: Hypothesis, loose: Sequence[str]) -> Hypothesis:
     """
-    Return the settled candidate with CPUs of init containers held again where later containers have CPUs elsewhere.
+    Return the settled candidate in which init containers hold CPUs again if later containers have CPUs elsewhere.
 
-    This can happen where a hint has fewer CPUs than are taken. Strict policies admit no such hint. Without hints, all containers of a pod
-    choose from the same CPUs, so the number of CPUs that a later container reuses follows from that alone
-    (``cpu_manager.py``), and reused CPUs
+    This can happen if a hint has fewer CPUs than are taken. Strict policies admit no such hint. Without hints, all containers of a pod
+    choose from the same CPUs. Then the number of CPUs that a later container reuses is known (``cpu_manager.py``), and reused CPUs
     move together.
     """
     node = one.state.node
@@ -465,11 +464,10 @@ MOST_SETS: Final = 1_024
 @dataclass(frozen=True)
 class UndatedTopology:
     """
-    A topology that was made while one of several possible sets of pods ran.
+    A topology that shows one of several possible sets of pods.
 
-    ``shown`` are the sets, by pod uid. The topology arrived at ``when``. ``cpus`` is the number of CPUs per pod
-    that ``zones`` would show, where it
-    is known.
+    ``shown`` are the sets of pod UIDs. The topology arrived at ``when``. ``cpus`` has the number of CPUs by pod that ``zones`` would
+    show, if known.
     """
 
     shown: Sequence[tuple[str, ...]]

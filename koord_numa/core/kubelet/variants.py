@@ -88,10 +88,10 @@ def may_share(one: Hypothesis, uids: Iterable[str]) -> bool:
 
 def more_owners(one: Hypothesis, other: Hypothesis) -> dict[str, int] | None:
     """
-    Return the CPUs, by pod, that ``one`` must hold loosely in addition to cover hypothesis ``other``, too.
+    Return the loose CPUs, by pod, that ``one`` needs in addition so that it also covers hypothesis ``other``.
 
-    Both have the same pods in the same places and the same number of surely held CPUs. Return ``None`` if CPUs with
-    an unknown place are affected.
+    Both hypotheses have the same pods on the same NUMA nodes and the same number of surely held CPUs. Return ``None`` if CPUs with an
+    unknown NUMA node are affected.
     """
     more: dict[str, int] = {}
     for here in places_of(one.state.node):
@@ -125,7 +125,7 @@ MOST_LOOKED_AT: Final = 400
 """Maximum vectors of free CPUs per NUMA node that are compared."""
 
 MOST_ROOMS: Final = 64
-"""Maximum vectors of free CPUs that are distinguishable to a pod."""
+"""Maximum distributions of free CPUs over NUMA nodes that a pod can distinguish."""
 
 Counts = tuple[int, ...]
 """CPUs per NUMA node, in the order of the machine's NUMA nodes."""

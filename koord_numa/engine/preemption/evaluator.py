@@ -523,7 +523,7 @@ class Evaluator:
 
     def concerns_its_node_alone(self, nomination: Nomination) -> bool:
         """
-        Return whether the plan does not depend on plans for other nodes: no rule counts pods elsewhere, and no budget covers a victim.
+        Return whether the plan is independent of plans for other nodes: no rule counts pods of other nodes, and no budget covers a victim.
         """
         budgets = self.disruption_budgets()
         covered = any(protected(victim, budgets) for victim in nomination.candidate.victims)

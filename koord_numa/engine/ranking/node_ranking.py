@@ -230,7 +230,7 @@ class RejectionTable(MutableObject):
 
 
 COMPARED: Final = 32
-"""Number of complete placements to compare when the choice of devices for resource claims lowers scores."""
+"""Maximum complete placements that a decision compares if the devices for resource claims lower the scores."""
 
 
 class Settled(MutableObject):
