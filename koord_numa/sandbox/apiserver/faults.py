@@ -7,16 +7,16 @@ Every fault has its own seeded random numbers, so the same sequence of requests 
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from koord_numa.sandbox.apiserver.documents import JsonObject
 from koord_numa.sandbox.apiserver.errors import ApiError
 
 KEPT: Final = 200_000
+"""Maximum number of requests in the log."""
 
 
 @dataclass(slots=True)
@@ -44,9 +44,9 @@ class Asked:
 class RequestLog:
     """The latest requests, oldest first."""
 
-    def __init__(self, kept: int = KEPT) -> None:
-        """Create the log. ``kept`` is the maximum number of requests."""
-        self._requests: deque[Asked] = deque(maxlen=kept)
+    def __init__(self) -> None:
+        """Create an empty log."""
+        self._requests: deque[Asked] = deque(maxlen=KEPT)
 
     def __iter__(self) -> Iterator[Asked]:
         """Iterate over the requests, oldest first."""
@@ -74,10 +74,6 @@ class RequestLog:
             for asked in self._requests
             if asked.resource and user_agent in asked.user_agent
         }
-
-    def describe(self) -> list[JsonObject]:
-        """Return all logged requests as JSON objects."""
-        return [asdict(asked) for asked in self._requests]
 
 
 class Effect(StrEnum):
@@ -222,12 +218,6 @@ class Faults:
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back whenever a fault is activated or deactivated."""
         self._on_change.append(callback)
-
-    def describe(self) -> list[JsonObject]:
-        """Return the active faults with their numbers and hits as JSON objects."""
-        return [
-            {"id": armed.number, "hits": armed.hits, **armed.fault.model_dump(mode="json")} for armed in self._armed
-        ]
 
     @property
     def outage(self) -> bool:

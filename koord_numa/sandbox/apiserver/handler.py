@@ -2,14 +2,12 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-import orjson
 from aiohttp import WSMsgType, web
-from pydantic import ValidationError
 
 from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.apiserver import http, nonresource
@@ -23,7 +21,6 @@ from koord_numa.sandbox.apiserver.errors import (
     bad_request,
     expired,
     invalid_revision,
-    no_such_path,
     timed_out,
     too_old,
 )
@@ -31,7 +28,6 @@ from koord_numa.sandbox.apiserver.faults import Asked, Effect, Fault, Faults, Re
 from koord_numa.sandbox.apiserver.http import Parameters, Presentation, ResourceApi, ResourceCall, parse
 from koord_numa.sandbox.apiserver.selectors import Selection
 from koord_numa.sandbox.apiserver.storage import ADDED, TableChange
-from koord_numa.wire import sentence_of
 
 # ``pods/portforward`` over WebSocket, as the kubelet serves it (``portforward/websocket.go``).
 #
@@ -223,57 +219,6 @@ def error_line(error: ApiError) -> bytes:
     return dumps({"type": "ERROR", "object": error.status()}) + b"\n"
 
 
-PREFIX = "/sandbox/"
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """The control endpoints of the sandbox.
-
-    ``POST /sandbox/faults`` adds a fault and returns ``{"id": n}``. ``GET`` lists the faults, ``DELETE`` removes all
-    of them and ``DELETE /sandbox/faults/n`` removes fault n. ``POST /sandbox/compact`` discards the history. ``GET``
-    and ``DELETE`` on ``/sandbox/requests`` read and clear the request log.
-    """
-
-    faults: Faults
-    requests: RequestLog
-    compact: Callable[[], int]
-
-    async def answer(self, request: web.BaseRequest, path: str) -> web.Response:
-        """Serve a control endpoint. Raises ``ApiError`` with code 400 or 404."""
-        thing, _, which = path.removeprefix(PREFIX).strip("/").partition("/")
-        action = (request.method, thing)
-        if action == ("POST", "faults") and not which:
-            return await self._add(request)
-        if action == ("GET", "faults"):
-            return http.json_answer({"faults": self.faults.describe()})
-        if action == ("DELETE", "faults"):
-            if which:
-                self.faults.remove(int(which) if which.isdigit() else 0)
-            else:
-                self.faults.clear()
-            return http.json_answer({"faults": self.faults.describe()})
-        if action == ("POST", "compact"):
-            return http.json_answer({"revision": self.compact()})
-        if action == ("GET", "requests"):
-            return http.json_answer({"requests": self.requests.describe()})
-        if action == ("DELETE", "requests"):
-            self.requests.clear()
-            return http.json_answer({"requests": []})
-        raise no_such_path()
-
-    async def _add(self, request: web.BaseRequest) -> web.Response:
-        try:
-            asked = orjson.loads(await request.read())
-        except orjson.JSONDecodeError as problem:
-            raise bad_request(f"the body is not JSON: {problem.msg}") from None
-        try:
-            fault = Fault.model_validate(asked)
-        except ValidationError as problem:
-            raise bad_request(sentence_of(problem, asked, ("not a fault",))) from None
-        return http.json_answer({"id": self.faults.add(fault)}, 201)
-
-
 _NAMED: Final = re.compile(r"metadata\.name==?([^,]+)")
 
 
@@ -284,7 +229,6 @@ class Serving:
     cluster: Cluster
     faults: Faults
     requests: RequestLog
-    compact: Callable[[], int]
     bookmark_interval: float
     local_ports: LocalPorts
 
@@ -299,7 +243,6 @@ class Handler:
         """
         self._serving = serving
         self._resources = ResourceApi(serving.cluster, serving.faults)
-        self._control = Control(serving.faults, serving.requests, serving.compact)
         self._watches: set[WatchStream] = set()
         self._held: set[asyncio.Event] = set()
         self._stopping = False
@@ -311,8 +254,6 @@ class Handler:
         """Serve a request."""
         asked, parameters = parse(request.method, request.raw_path)
         try:
-            if asked.path.startswith(PREFIX):
-                return await self._control.answer(request, asked.path)
             transport = request.transport
             if transport is not None:
                 asked.port = (transport.get_extra_info("peername") or ("", 0))[1]

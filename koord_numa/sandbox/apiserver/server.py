@@ -78,9 +78,7 @@ class ApiServer:
         self.requests: Final = RequestLog()
         self.store: Final = DirectStore(self._cluster)
         self.local_ports: Final[LocalPorts] = {}
-        self._handler = Handler(
-            Serving(self._cluster, self.faults, self.requests, self.compact, bookmark_interval, self.local_ports)
-        )
+        self._handler = Handler(Serving(self._cluster, self.faults, self.requests, bookmark_interval, self.local_ports))
         self._runner: web.ServerRunner | None = None
         self._server: web.Server | None = None
         self._site: web.SockSite
