@@ -71,7 +71,7 @@ def _serve(client: Connection) -> None:
 async def _serving(client: Connection) -> None:
     async with ApiServer(crds=definitions()) as server:
         cluster = Cluster(server)
-        server.subscribe("pods", cluster.observe)
+        server.store.subscribe("pods", cluster.observe)
         # In a thread: the pipe blocks, and the server must go on.
         while (asked := await asyncio.to_thread(client.recv)) is not None:
             question, arguments = asked

@@ -27,7 +27,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.engine.claims.lister import ClaimLister
-from koord_numa.engine.event_handlers import ContainedHandler
+from koord_numa.engine.event_handlers import Callbacks, ContainedHandler
 from koord_numa.engine.scheduler import Scheduler, Source
 from koord_numa.handlers.dispatch import meta
 from koord_numa.handlers.triggers import waiting_pods
@@ -58,18 +58,6 @@ from koord_numa.wire import (
 from koord_numa.wire.raw_json import UnreadObject
 
 T = TypeVar("T")
-
-
-def _ignore(*_: object) -> None:
-    pass
-
-
-class Callbacks(ValueObject, Generic[T]):
-    """An implementation of ``ports.EventHandler`` by functions."""
-
-    replace: Callable[[Iterable[T]], None]
-    observe: Callable[[str | None, T], None]
-    synced: Callable[[], None] = _ignore
 
 
 def workload_informers(api: Api, scheduler: Scheduler) -> tuple[Informer[Any], ...]:

@@ -314,7 +314,7 @@ class SchedulerCollector(Collector):
         yield _histogram("scheduler_pod_scheduling_attempts", "Attempts per bound pod.", (), {(): meter.tries})
 
     def _queue(self) -> Iterator[Metric]:
-        numbers = self._sources.scheduler.queue_numbers()
+        numbers = self._sources.scheduler.queue.numbers()
         pending = GaugeMetricFamily("scheduler_pending_pods", "Pods that wait, by queue.", labels=("queue",))
         for queue in ("active", "backoff", "unschedulable"):
             pending.add_metric((queue,), getattr(numbers, queue))

@@ -18,7 +18,7 @@ from cachetools import LRUCache
 
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.value_objects import MutableObject, ValueObject
-from koord_numa.engine.queue import RequestClass, pause
+from koord_numa.engine.queue import RequestClass
 from koord_numa.ports import Clock, ClusterError
 from koord_numa.settings import BackoffSettings
 
@@ -82,7 +82,7 @@ class Quarantine:
         former = self._cases.get(place)
         # Failures count per version; a changed object starts with the shortest pause.
         failures = former.failures + 1 if former is not None and former.version == subject.version else 1
-        until = self._clock() + pause(PAUSES, failures, 0.0)
+        until = self._clock() + PAUSES.pause(failures, 0.0)
         # Truncated, because the text is used in an event and in the log.
         why = f"{type(error).__name__}: {error}"[:MOST_TEXT]
         self._cases[place] = _Case(subject.version, failures, until, why)

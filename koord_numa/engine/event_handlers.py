@@ -86,27 +86,16 @@ class ObjectHandler(Generic[T]):
         self._on_synced()
 
 
-class ListerHandler(Generic[T]):
-    """``EventHandler`` that forwards to a lister."""
+def _ignore(*_: object) -> None:
+    pass
 
-    def __init__(
-        self, replace: Callable[[Iterable[T]], None], observe: Observe[T], on_synced: Callable[[], None] = lambda: None
-    ) -> None:
-        self._replace = replace
-        self._observe = observe
-        self._on_synced = on_synced
 
-    def replace(self, objects: Iterable[T]) -> None:
-        """Replace the objects by this complete list."""
-        self._replace(objects)
+class Callbacks(ValueObject, Generic[T]):
+    """An ``EventHandler`` of functions, such as the methods of a lister."""
 
-    def observe(self, event: str | None, obj: T) -> None:
-        """Process an added, changed or deleted object."""
-        self._observe(event, obj)
-
-    def synced(self) -> None:
-        """Report that the first list is complete."""
-        self._on_synced()
+    replace: Callable[[Iterable[T]], None]
+    observe: Observe[T]
+    synced: Callable[[], None] = _ignore
 
 
 class ContainedHandler(Generic[T]):
@@ -450,8 +439,8 @@ class EventHandlers(ValueObject):
     nodes: ObjectHandler[Node]
     topologies: ObjectHandler[NodeResourceTopology]
     devices: ObjectHandler[DeviceInventory]
-    namespaces: ListerHandler[Namespace]
-    budgets: ListerHandler[DisruptionBudget]
+    namespaces: Callbacks[Namespace]
+    budgets: Callbacks[DisruptionBudget]
 
 
 def _wants_node(pod: Pod) -> bool:

@@ -176,10 +176,6 @@ class SchedulingLoop:
         """Return whether another decision may start after ``begun`` decisions that have no worker yet."""
         return self.binding.free_workers > begun and self._deciding < DECISIONS
 
-    async def expire_volumes(self) -> None:
-        """Clear nodes that an earlier process selected for claims of waiting pods."""
-        await self.binding.expire_volumes()
-
     def stop(self) -> None:
         """Make no more decisions. Binds in progress are finished."""
         self._handle.stopping = True

@@ -27,8 +27,8 @@ from koord_numa.engine.containment import NodeBackoff, Quarantine, Subject
 from koord_numa.engine.event_handlers import (
     BoundPodHandler,
     BoundPodObjects,
+    Callbacks,
     EventHandlers,
-    ListerHandler,
     NominatedPodHandler,
     PendingPodHandler,
     device_handler,
@@ -55,7 +55,6 @@ from koord_numa.engine.queue import (
     NodeChange,
     Nominator,
     PendingPod,
-    QueueNumbers,
     RequestClass,
     RequestClasses,
     SchedulingQueue,
@@ -231,8 +230,8 @@ class Scheduler:
                 cache, quarantine, synced[Source.TOPOLOGIES], self.settings.kubelet_reserved_cpus
             ),
             devices=device_handler(cache, quarantine, synced[Source.DEVICES]),
-            namespaces=ListerHandler(self.namespaces.replace, self.namespaces.observe, synced[Source.NAMESPACES]),
-            budgets=ListerHandler(self.preemption.replace_budgets, self.preemption.evaluator.observe_budget),
+            namespaces=Callbacks(self.namespaces.replace, self.namespaces.observe, synced[Source.NAMESPACES]),
+            budgets=Callbacks(self.preemption.replace_budgets, self.preemption.evaluator.observe_budget),
         )
 
     def _tell_quarantine(self, subject: Subject, why: str) -> None:
@@ -281,7 +280,7 @@ class Scheduler:
         chores = (
             self._keep_house,
             self.assumed_pods.read_back_overdue,
-            self.loop.expire_volumes,
+            self.loop.binding.expire_volumes,
             partial_gangs.evict_overdue,
         )
         work = [
@@ -315,10 +314,6 @@ class Scheduler:
         """Make no more decisions. ``run`` returns when binds in flight are settled."""
         self.loop.stop()
         self._readiness.end()
-
-    def queue_numbers(self) -> QueueNumbers:
-        """Return the number of active, backing-off, and parked pods."""
-        return self.queue.numbers()
 
     def explain(self, uid: str) -> str:
         """Return why a pod waits by the last decision; empty when it was not tried yet or does not wait."""

@@ -135,7 +135,7 @@ async def test_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     async with world(tmp_path, machines) as rack:
         rack.create([pinned("a", 2, policy="SingleNUMANode"), shared("big", "100")])
         async with operating(rack.server, tmp_path, monkeypatch) as runtime, aiohttp.ClientSession() as session:
-            await until(lambda: rack.unbound() == ["big"] and runtime.scheduler.queue_numbers().unschedulable == 1)
+            await until(lambda: rack.unbound() == ["big"] and runtime.scheduler.queue.numbers().unschedulable == 1)
             url = f"http://127.0.0.1:{runtime.http_server.port}"
 
             async def ask(path: str) -> tuple[int, JsonObject]:

@@ -29,7 +29,7 @@ async def test_room_freed_by_another_scheduler_is_not_taken(tmp_path: Path, monk
                 rack.server.store.get("pods", "theirs", "default")["metadata"]["uid"]
             }
             rack.create([pinned("ours", 8)])
-            await until(lambda: runtime.scheduler.queue_numbers().unschedulable == 1)
+            await until(lambda: runtime.scheduler.queue.numbers().unschedulable == 1)
             rack.server.store.patch("pods", "theirs", {"status": {"nominatedNodeName": None}}, "default", "status")
             await until(lambda: "ours" not in rack.unbound())
 
@@ -56,7 +56,7 @@ async def test_a_new_list_reads_only_what_is_new_in_it(
             engine = runtime.scheduler
             await until(lambda: engine.ready)
             await until(lambda: [seen.started for seen in engine.cache.nodes["n"].pods.values()] == [True])
-            await until(lambda: engine.queue_numbers().unschedulable == 1)
+            await until(lambda: engine.queue.numbers().unschedulable == 1)
             await until(lambda: bool(rack.server.store.get("pods", "waits", "default")["status"].get("conditions")))
             conditions = rack.server.store.get("pods", "waits", "default")["metadata"]["resourceVersion"]
             await until(lambda: [seen.resource_version for seen in engine.waiting()] == [conditions])

@@ -47,7 +47,7 @@ async def test_pages_after_some_work(tmp_path: Path, monkeypatch: pytest.MonkeyP
         rack.create([pinned("a", 2, policy="SingleNUMANode"), shared("big", "100")])
         async with operating(rack.server, tmp_path, monkeypatch) as runtime:
             await until(lambda: rack.unbound() == ["big"])
-            await until(lambda: runtime.scheduler.queue_numbers().unschedulable == 1)
+            await until(lambda: runtime.scheduler.queue.numbers().unschedulable == 1)
             await until(lambda: not runtime.scheduler.cache.assumed)
             page, nodes = await asyncio.gather(scrape(runtime, "/metrics"), scrape(runtime, "/metrics/nodes"))
     expected = {

@@ -22,7 +22,7 @@ async def test_every_update_changes_its_object_in_each_measurement(server: ApiSe
     await cluster.nodes(4, "exporting")
     await cluster.placed(4, 4)
     watched = {"publish": TOPOLOGIES, "heartbeat": "nodes", "start": "pods"}[kind]
-    server.subscribe(watched, lambda event, _: told.append(event))
+    server.store.subscribe(watched, lambda event, _: told.append(event))
     for _ in range(3):
         background = Background(server.store)
         for number in range(16):

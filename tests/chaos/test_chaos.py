@@ -126,7 +126,7 @@ class ReplicaPair:
 
 @contextmanager
 def watched(server: ApiServer, churn: Churn) -> Iterator[None]:
-    subscription = server.subscribe("pods", churn.observe)
+    subscription = server.store.subscribe("pods", churn.observe)
     try:
         yield
     finally:

@@ -28,6 +28,6 @@ async def test_a_pod_follows_pods_of_the_namespaces_that_it_selects(
         server.store.create(friend)
         server.store.create(pod("follower", affinity=affinity))
         async with operating(server, tmp_path, monkeypatch) as runtime:
-            await until(lambda: runtime.scheduler.queue_numbers().unschedulable == 1)
+            await until(lambda: runtime.scheduler.queue.numbers().unschedulable == 1)
             server.store.patch("namespaces", "friends", {"metadata": {"labels": {"team": "a"}}})
             await until(lambda: placed(server, "follower") == "b")

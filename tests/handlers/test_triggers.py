@@ -7,11 +7,11 @@ from typing import Any, TypeVar, cast
 import kopf
 import pytest
 
-from koord_numa.app.informers import Callbacks
 from koord_numa.cluster.lister import PlainParser, ResyncStore
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.rebind.plan import RebindRequest
+from koord_numa.engine.event_handlers import Callbacks
 from koord_numa.handlers import triggers
 from koord_numa.handlers.dispatch import Dispatcher, Stores
 from koord_numa.handlers.triggers import (

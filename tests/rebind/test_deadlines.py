@@ -59,7 +59,9 @@ async def test_a_start_in_the_future_extends_no_deadline(tmp_path: Path) -> None
 async def test_an_unknown_outcome_is_settled_after_the_deadline(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world, world.scheduler() as runtime:
         told: list[str] = []
-        world.server.subscribe(RESOURCE, lambda _, found: told.append((found.get("status") or {}).get("phase", "")))
+        world.server.store.subscribe(
+            RESOURCE, lambda _, found: told.append((found.get("status") or {}).get("phase", ""))
+        )
         fault = world.server.faults.add(Fault(effect=Effect.DROP, skip=1, **PATCH))
         world.ask(deadlineInSeconds=600)
         await until(lambda: "Unknown" in told)

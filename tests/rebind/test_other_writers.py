@@ -27,7 +27,7 @@ async def after_the_first_step(world: World, act: Any) -> AsyncIterator[Runtime]
                 act(next(name for name in FRAGMENTED if world.assigned()[name] == FRAGMENTED[name]))
 
         await until(lambda: runtime.scheduler.ready)
-        world.server.subscribe("pods", watch)
+        world.server.store.subscribe("pods", watch)
         yield runtime
 
 

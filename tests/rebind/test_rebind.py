@@ -111,7 +111,7 @@ async def test_two_for_one_node_work_one_after_the_other(tmp_path: Path) -> None
         world.ask("first")
         world.ask("second")
         told: list[tuple[str, str]] = []
-        world.server.subscribe(
+        world.server.store.subscribe(
             RESOURCE,
             lambda _, rebind: told.append((rebind["metadata"]["name"], (rebind.get("status") or {}).get("reason", ""))),
         )
@@ -138,7 +138,7 @@ async def test_pods_created_meanwhile_wait_and_are_placed_right_after(tmp_path: 
                 world.server.store.create(pod("late", 4))  # in the very moment of the first step
 
         await until(lambda: runtime.scheduler.ready)
-        watching = world.server.subscribe("pods", watch)
+        watching = world.server.store.subscribe("pods", watch)
         world.ask()
         await until(lambda: "late" in world.assigned())
         watching.cancel()
@@ -233,7 +233,7 @@ async def test_a_deleted_rebind_ends_between_two_steps(tmp_path: Path) -> None:
                 world.rack.nodes[NODE].lag()
 
         await until(lambda: runtime.scheduler.ready)
-        world.server.subscribe("pods", delete)
+        world.server.store.subscribe("pods", delete)
         world.ask()
         await until(lambda: not world.server.store.find(RESOURCE, "tidy"))
         await until(lambda: not runtime.scheduler.cache.nodes[NODE].locked)

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import orjson
 
-from koord_numa.app.informers import Callbacks
 from koord_numa.app.runtime import Options, Runtime
 from koord_numa.cluster.informer import Informer
 from koord_numa.cluster.lister import ListedKind
 from koord_numa.cluster.resources import PODS, REBINDS
 from koord_numa.core.state.ledger import Ledger, holding_of
+from koord_numa.engine.event_handlers import Callbacks
 from koord_numa.handlers.triggers import waiting_pods
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines.description import read_descriptions
@@ -133,7 +133,7 @@ class World:
                 seen[name] = cpus
                 self.moved.append(name)
 
-        self.server.subscribe("pods", note)
+        self.server.store.subscribe("pods", note)
 
     @asynccontextmanager
     async def scheduler(self, *, elect: bool = False, settings: Settings = SETTINGS) -> AsyncIterator[Runtime]:

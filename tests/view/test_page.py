@@ -59,7 +59,7 @@ async def scheduling(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         cluster.create([pinned("engine", 6, policy="SingleNUMANode"), pinned("too-wide", 12, policy="SingleNUMANode")])
         async with operating(cluster.server, folder, monkeypatch) as runtime:
             await until(lambda: cluster.unbound() == ["too-wide"])
-            await until(lambda: runtime.scheduler.queue_numbers().unschedulable == 1)
+            await until(lambda: runtime.scheduler.queue.numbers().unschedulable == 1)
             await until(lambda: not runtime.scheduler.cache.assumed)
             yield cluster, runtime
 

@@ -34,7 +34,7 @@ from koord_numa.engine.binding.pre_bind import (
 from koord_numa.engine.cache.cache import AssumedPod, Cache
 from koord_numa.engine.handle import Handle
 from koord_numa.engine.metrics import Result
-from koord_numa.engine.queue import PendingPod, pause
+from koord_numa.engine.queue import PendingPod
 from koord_numa.ports import (
     ClusterError,
     Conflict,
@@ -113,7 +113,7 @@ class Binding(ValueObject):
         clock, requests = self.dependencies.clock, 1
         last = clock()
         for attempt in count(1):
-            backoff = pause(self.settings.api_backoff, attempt, self.dependencies.random())
+            backoff = self.settings.api_backoff.pause(attempt, self.dependencies.random())
             await self.dependencies.sleep(backoff)
             asked = clock()  # the response may take long and is as old as the request
             try:
@@ -414,8 +414,8 @@ class BindingCycle:
         """Return the seconds until the pod is retried. Failures that only a changed object can resolve have the longer back-off."""
         settings, dice = self._handle.settings, self._handle.dependencies.random()
         if isinstance(error, Forbidden | Invalid | PreBindFailed | NotBound):
-            return pause(settings.backoff, pending.failed_binds, dice)
-        delay = pause(settings.api_backoff, pending.failed_binds, dice)
+            return settings.backoff.pause(pending.failed_binds, dice)
+        delay = settings.api_backoff.pause(pending.failed_binds, dice)
         if isinstance(error, Unavailable):
             self._outage(pending.uid, error)
             # The server's ``Retry-After`` is respected, up to a limit.
@@ -462,6 +462,6 @@ class BindingCycle:
         self._turned_away.clear()
         self._outages += 1
         handle = self._handle
-        seconds = pause(handle.settings.api_backoff, self._outages, handle.dependencies.random())
+        seconds = handle.settings.api_backoff.pause(self._outages, handle.dependencies.random())
         asked = min(error.retry_after or 0.0, LONGEST_OUTAGE)
         self.pause_until = max(self.pause_until, handle.dependencies.clock() + max(seconds, asked))

@@ -27,7 +27,7 @@ from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.preemption.evaluator import Evaluator, Evictor
 from koord_numa.engine.preemption.groups import NEVER, PROTECTED, SHOWN, GroupPreemption
-from koord_numa.engine.queue import Nomination, PendingPod, RequestClass, pause
+from koord_numa.engine.queue import Nomination, PendingPod, RequestClass
 from koord_numa.ports import ClusterError, Forbidden, Gone
 
 Nodes = frozenset[str] | None
@@ -213,7 +213,7 @@ class Pauses:
         times = 1 if pending is None else pending.preemption_failures + 1
         if pending is not None:
             pending.preemption_failures = times
-        return pause(self._handle.settings.backoff, times, self._handle.dependencies.random())
+        return self._handle.settings.backoff.pause(times, self._handle.dependencies.random())
 
     def begin(self, uid: str, seconds: float) -> None:
         """Pause preemption for this pod. Does nothing if it does not wait any more."""

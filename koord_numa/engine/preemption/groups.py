@@ -28,7 +28,7 @@ from koord_numa.engine.gangs.group_report import HOSTNAME
 from koord_numa.engine.gangs.trial import ClusterTrial, member_of
 from koord_numa.engine.handle import Handle, subject_of
 from koord_numa.engine.preemption.evaluator import CHUNK, Evaluator, Evictor
-from koord_numa.engine.queue import Nomination, PendingPod, RequestClass, pause
+from koord_numa.engine.queue import Nomination, PendingPod, RequestClass
 from koord_numa.ports import ClusterError, Forbidden
 
 log = getLogger(__name__)
@@ -424,7 +424,7 @@ class GroupPreemption:
             return
         members[0].preemption_failures += 1
         if seconds is None:
-            seconds = pause(handle.settings.backoff, members[0].preemption_failures, handle.dependencies.random())
+            seconds = handle.settings.backoff.pause(members[0].preemption_failures, handle.dependencies.random())
         self._paused[keys] = handle.dependencies.clock() + seconds
 
     def _say(self, members: Iterable[PendingPod], remark: str) -> None:

@@ -3,7 +3,7 @@ Pending pods: the scheduling queue, the events that may help rejected pods, and 
 """
 
 from koord_numa.engine.queue.nominator import Nomination, Nominator
-from koord_numa.engine.queue.pending_pod import PendingPod, PendingPods, RequestClass, RequestClasses, pause
+from koord_numa.engine.queue.pending_pod import PendingPod, PendingPods, RequestClass, RequestClasses
 from koord_numa.engine.queue.scheduling_queue import (
     FREES_NOTHING,
     NodeChange,
@@ -24,7 +24,6 @@ __all__ = [
     "RequestClass",
     "RequestClasses",
     "SchedulingQueue",
-    "pause",
     "reasons_of",
     "wake",
 ]

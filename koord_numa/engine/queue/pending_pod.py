@@ -17,7 +17,7 @@ from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, ResourceList
 from koord_numa.core.value_objects import MutableObject, replace, value_field
 from koord_numa.engine.cache.listers import AnchorIndex, PodIndex, anchors_of_pod, anchors_of_term
-from koord_numa.settings import BackoffSettings, ProfileSettings, Settings
+from koord_numa.settings import ProfileSettings, Settings
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -167,11 +167,6 @@ def _least(request: PodRequest, claims: PodClaims | None) -> ResourceList:
 def _spread_key(pod: Pod, spread: tuple[SpreadConstraint, ...]) -> Hashable:
     """Return the pod properties that its default constraints depend on: namespace, and whether they count the pod itself."""
     return pod.key.namespace, spread, selects(spread[0].selector, dict(pod.labels))
-
-
-def pause(backoff: BackoffSettings, attempts: int, dice: float) -> float:
-    """Return the seconds to wait after this number of consecutive attempts: doubling, capped, and spread by ``dice`` in [0, 1)."""
-    return backoff.pause(attempts, dice)
 
 
 class PendingPod(MutableObject, eq=False):

@@ -32,7 +32,7 @@ from koord_numa.core.scheduling.request import may_be_refused_for_others
 from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.keyed_heap import KeyedHeap
-from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass, pause
+from koord_numa.engine.queue.pending_pod import PendingPod, RequestClass
 from koord_numa.settings import Settings
 
 __all__ = [
@@ -458,8 +458,8 @@ class SchedulingQueue:
             self._order.in_vain = self._retried == request_class.number
             dice = self._random()
             chosen.failures = self._failures[request_class] = self._failures.get(request_class, 0) + 1
-            chosen.rested = now + pause(self._settings.wake_pause, chosen.failures, dice)
-            chosen.not_before = now + pause(self._settings.backoff, chosen.failures, dice)
+            chosen.rested = now + self._settings.wake_pause.pause(chosen.failures, dice)
+            chosen.not_before = now + self._settings.backoff.pause(chosen.failures, dice)
         self._timers.set(chosen, (now + self._settings.parked_retry_seconds, request_class.number))
         self._set_verdict(chosen, verdict)
         return chosen.reasons

@@ -17,7 +17,6 @@ from koord_numa.core.value_objects import MutableObject, ValueObject, replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.containment import Subject
-from koord_numa.engine.queue import pause
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.ports import (
     ClusterError,
@@ -213,7 +212,7 @@ class RebindContext(MutableObject):
         # The larger of the server's ``Retry-After`` and the own back-off.
         asked = (error.retry_after or 0.0) if isinstance(error, Unavailable) else 0.0
         backoff = self.engine.settings.api_backoff
-        await self.outside.sleep(max(asked, pause(backoff, attempt, self.outside.random())))
+        await self.outside.sleep(max(asked, backoff.pause(attempt, self.outside.random())))
 
     async def tell(self, answer: RebindAnswer) -> None:
         """Write the status and retry until it succeeds or the RebindResource is gone. Raises ``NotLeader``."""

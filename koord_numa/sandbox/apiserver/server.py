@@ -11,7 +11,7 @@ from typing import Final, Self
 import yaml
 from aiohttp import web
 
-from koord_numa.sandbox.apiserver.direct import Cluster, DirectStore, Subscription, WatchCallback
+from koord_numa.sandbox.apiserver.direct import Cluster, DirectStore
 from koord_numa.sandbox.apiserver.documents import JsonObject
 from koord_numa.sandbox.apiserver.faults import Faults, RequestLog
 from koord_numa.sandbox.apiserver.handler import Handler, LocalPorts, Serving
@@ -188,10 +188,6 @@ class ApiServer:
     def apply_file(self, path: Path | str) -> list[JsonObject]:
         """Create or update every object of a YAML or JSON file."""
         return self.store.apply_file(path)
-
-    def subscribe(self, resource: str, callback: WatchCallback, fields: str = "") -> Subscription:
-        """Watch without HTTP. See ``DirectStore.subscribe``."""
-        return self.store.subscribe(resource, callback, fields)
 
     def compact(self) -> int:
         """Discard the history: watches from earlier revisions get 410. Returns the current revision."""

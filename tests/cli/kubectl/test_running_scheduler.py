@@ -52,7 +52,7 @@ async def scheduling(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         )
         async with operating(cluster.server, folder, monkeypatch) as runtime:
             await until(lambda: cluster.unbound() == ["wide"])
-            await until(lambda: runtime.scheduler.queue_numbers().unschedulable == 1)
+            await until(lambda: runtime.scheduler.queue.numbers().unschedulable == 1)
             await until(lambda: not runtime.scheduler.cache.assumed)
             cluster.create([deployed("me")])
             await until(lambda: len(runtime.scheduler.cache.node_of) == 2)

@@ -12,7 +12,7 @@ from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.scheduling.filters import ON_CAPACITY, ClusterEvent
 from koord_numa.engine.cache.listers import PodIndex
-from koord_numa.engine.queue.pending_pod import PendingPod, RequestClasses, pause
+from koord_numa.engine.queue.pending_pod import PendingPod, RequestClasses
 from koord_numa.engine.queue.scheduling_queue import RESOLVED_BY, QueueNumbers, SchedulingQueue
 from koord_numa.settings import BackoffSettings, Settings
 from tests.tables import each_row
@@ -178,7 +178,7 @@ def test_a_removed_pod_does_not_hide_its_class() -> None:
     ("attempts", "dice", "expected"), [(1, 0.0, 1.0), (2, 0.0, 2.0), (9, 0.0, 8.0), (10_000, 0.0, 8.0), (2, 0.5, 1.5)]
 )
 def test_pauses_double_are_capped_and_spread(attempts: int, dice: float, expected: float) -> None:
-    assert pause(BackoffSettings(initial=1, max=8, jitter=0.5), attempts, dice) == expected
+    assert BackoffSettings(initial=1, max=8, jitter=0.5).pause(attempts, dice) == expected
 
 
 @dataclass

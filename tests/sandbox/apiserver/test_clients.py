@@ -120,7 +120,7 @@ async def test_kopf_watches_and_patches(server: ApiServer) -> None:
         kopf.operator(registry=registry, clusterwide=True, standalone=True, stop_flag=stop, ready_flag=ready)
     )
     phases: asyncio.Queue[str] = asyncio.Queue()
-    subscription = server.subscribe(
+    subscription = server.store.subscribe(
         "racks.example.com", lambda _, found: phases.put_nowait(found.get("status", {}).get("phase", ""))
     )
     try:

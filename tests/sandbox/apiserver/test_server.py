@@ -77,7 +77,7 @@ def test_subscriptions_see_what_is_there_and_what_comes() -> None:
     server = ApiServer()
     server.store.create(pod("a"))
     seen: list[tuple[str, str]] = []
-    subscription = server.subscribe(
+    subscription = server.store.subscribe(
         "pods", lambda kind, found: seen.append((kind, found["metadata"]["name"])), fields="spec.nodeName="
     )
     server.store.create(pod("b"))
@@ -97,8 +97,8 @@ def test_callbacks_may_write_and_subscribers_share_the_order() -> None:
         if found["status"]["phase"] == "Pending":
             server.store.patch("pods", "p", {"status": {"phase": "Running"}}, subresource="status")
 
-    server.subscribe("pods", kubelet)
-    server.subscribe("pods", lambda kind, found: orders[1].append(f"{kind} {found['status']['phase']}"))
+    server.store.subscribe("pods", kubelet)
+    server.store.subscribe("pods", lambda kind, found: orders[1].append(f"{kind} {found['status']['phase']}"))
     server.store.create(pod())
     assert orders == [["ADDED Pending", "MODIFIED Running"]] * 2
 
