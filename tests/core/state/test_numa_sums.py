@@ -74,3 +74,16 @@ def test_sums_of_a_node_that_changed_are_made_anew() -> None:
     assert numa_left(NODE, ledger)["cpu"] == [4000, 3000, 4000, 4000]
     assert numa_left(larger, ledger) == {"cpu": [8000, 7000]}
     assert numa_occupancy(ledger, None) == NumaOccupancy()
+
+
+def test_occupancy_goes_by_numa_id() -> None:
+    """Ids with gaps: position 1 is not NUMA node 1."""
+    single = PodRequest(numa=NumaSpec(NumaPolicy.SINGLE_NUMA_NODE))
+    both = {"cpu": 1000}
+    ledger = Ledger.of(
+        [
+            Holding(PodKey("ns", "one", "one"), both, numa=((63, both),), request=single),
+            Holding(PodKey("ns", "two", "two"), {"cpu": 2000}, numa=((0, both), (5, both)), request=single),
+        ]
+    )
+    assert numa_occupancy(ledger, None) == NumaOccupancy(single=1 << 63, shared=1 << 0 | 1 << 5)
