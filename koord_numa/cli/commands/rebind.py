@@ -112,7 +112,9 @@ WIDEST: Final = 160
 @click.argument("node", shell_complete=complete_names("nodes"))
 @click.option("--dry-run", is_flag=True, help="Only show the plan.")
 @click.option("--wait", is_flag=True, help="Wait for the end and show the node.")
-@click.option("--deadline", type=click.IntRange(min=1), help="No step starts after these seconds; default: 600.")
+@click.option(
+    "--deadline", type=click.IntRange(min=1), help="Seconds after which no further step starts; default: 600."
+)
 @click.option("--move-memory", is_flag=True, help="Also move pods with huge pages or bound memory.")
 @with_output
 @with_access

@@ -260,7 +260,7 @@ class AdmissionQuestion:
         return all(isinstance(answer, DryRunAdmitted) for answer in answers)
 
     def _each_way(self, one: Hypothesis) -> Iterator[StateProbe | None]:
-        """Yield the probes of the hypothesis, or ``None`` if the kubelet treats the pod as in a state that was yielded before."""
+        """Yield the probes of the hypothesis, or ``None`` if the kubelet treats the pod alike in a state that was yielded before."""
         if self._first is None:
             self._first = one
         elif not self._is_new(self._sight.of(one.state), one):
@@ -681,7 +681,7 @@ UNKNOWN_OPTIONS: Final = "node(s) whose kubelet options are not known"
 def refuse_exploration(
     request: PodRequest, view: KubeletView, admission: KubeletAdmission, rule: UnknownKubeletOptions
 ) -> Rejection | None:
-    """Return a rejection if the pod may not explore the options on this node, else ``None``, also if the admission explores none."""
+    """Return a rejection if the admission explores options and the pod may not do so on this node, else ``None``."""
     if not admission.explores:
         return None
     options = f"{_shape(request, view, admission)}{', '.join(admission.explores)}"

@@ -464,7 +464,7 @@ class InFlightPods:
     _may_move: bool | None = field(default=None, init=False)
 
     def matters_to(self, request: PodRequest) -> bool:
-        """Return whether the kubelet may reject the pod because one of these pods is on another NUMA node than foreseen."""
+        """Return whether the kubelet may reject the pod because a pod in flight is on another NUMA node than predicted."""
         if not asks_managers(request, self.arrivals[0].before[0].state.node):
             return False
         return self.may_move() and not (self.all_equal(request) or self.leaves_room(request))
@@ -559,7 +559,7 @@ def one_more(
 
 
 def expecting_on_each(hypotheses: list[Hypothesis], nominees: Mapping[str, PodRequest]) -> list[Hypothesis]:
-    """Return the hypotheses with the nominated pods, each unchanged by a pod that its kubelet rejects."""
+    """Return the hypotheses with the nominated pods. A hypothesis in which the kubelet rejects a pod stays without the pod."""
     for uid, request in nominees.items():
         hypotheses = [after for one in hypotheses for after in admitted([one], uid, request) or [one]]
     return hypotheses
@@ -730,7 +730,7 @@ def _is_refused(request: PodRequest, one: Hypothesis) -> bool:
 
 def _for_one_numa(unit: ContainerDemand, one: Hypothesis) -> ContainerDemand:
     """
-    Return the demand of the unit for resources of which one NUMA node could have enough.
+    Return the part of the demand that a single empty NUMA node could serve, resource by resource.
 
     Preferred hints for these resources have a single NUMA node.
     """

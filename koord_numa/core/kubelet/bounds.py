@@ -676,7 +676,7 @@ def has_room_whoever_leaves(request: PodRequest, one: Hypothesis, coming: Contai
 
 def most_room(request: PodRequest, one: Hypothesis) -> Bound:
     """
-    Return the upper bound of free amounts for the pod, over all NUMA nodes of shared devices.
+    Return the upper bound on the free amounts for the pod. Shared devices count as free near every possible NUMA node.
 
     CPUs that init containers may hold count as free.
     """
@@ -698,7 +698,7 @@ def _ends(request: PodRequest, one: Hypothesis) -> tuple[Bound, Bound]:
 
 
 class Sight:
-    """A comparison of the states of one node as one pod sees them."""
+    """Keys that are equal for states of one node that the pod cannot distinguish."""
 
     def __init__(self, request: PodRequest, node: KubeletNode) -> None:
         self._demand = pod_demand(request)
@@ -744,7 +744,7 @@ class Sight:
         return all(self._has_one(unit, node) for unit in self._units)
 
     def _has_one(self, unit: ContainerDemand, node: KubeletNode) -> bool:
-        """Return whether a resource of the unit needs no more than one NUMA node."""
+        """Return whether any resource of the unit fits on one NUMA node."""
         if unit.cpus and node.pins_cpus:
             return True  # ``_is_same_on_all_variants`` has ruled out CPUs of several NUMA nodes.
         pools = ((node.devices[name], count) for name, count in unit.devices.items() if count and name in node.devices)

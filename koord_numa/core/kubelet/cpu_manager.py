@@ -144,12 +144,12 @@ class CpuStock(ValueObject):
         return rest if isinstance(rest, AdmitRejection) else first | rest
 
     def partition(self, pool: int, count: int) -> int:
-        """Return the CPU bits of a container inside the CPUs of its pod, which has as many (AllocatePod)."""
+        """Return the CPU bits of a container as a slice of the CPUs that its pod holds as a whole (AllocatePod)."""
         cpus = self._assign(pool, count)
         return 0 if isinstance(cpus, AdmitRejection) else cpus
 
     def near(self, mask: int | None) -> int:
-        """Return the free and reusable CPUs that a hint of this mask puts first."""
+        """Return the free and reusable CPUs that the CPU manager takes first under a hint with this mask."""
         return (self.free | self.reusable) & self._aligned(mask) if mask is not None else 0
 
     def _same_as_before(self, count: int, mask: int | None) -> int:
@@ -177,9 +177,9 @@ class CpuStock(ValueObject):
 
     def _takes_same_first(self, count: int, mask: int | None) -> bool:
         """
-        Return whether the container gets the CPUs of its init containers first.
+        Return whether the container reuses the CPUs of its init containers before it takes free CPUs.
 
-        With whole cores in ascending order, the smaller of two choices from the same CPUs is part of the larger one.
+        Whole cores are taken in ascending order. Of two choices from the same CPUs, the smaller is then part of the larger.
         """
         if not self.node.takes_whole_cores or self.earlier is None or self.earlier.mask != mask:
             return False
@@ -255,7 +255,7 @@ class CpuStock(ValueObject):
         return sum([machine.numa_bits.get(numa, 0) for numa in numa_ids(mask)])
 
     def _puts_same_first(self, mask: int | None, other: int | None) -> bool:
-        """Return whether hints of these masks put the same CPUs first."""
+        """Return whether the CPU manager takes the same CPUs first under hints with these masks."""
         if mask == other or mask is None or other is None or not self.node.static_options.align_by_socket:
             return mask == other
         return self._sockets(mask) == self._sockets(other)
@@ -345,10 +345,9 @@ def _reused_with_one_thread(takes: Takes) -> int:
 
 def _core_counts(free: int, wanted: int, containers: int) -> Iterator[tuple[int, int]]:
     """
-    Yield possible numbers of free cores and of cores with one free thread. More than the containers can use are equivalent.
+    Yield possible numbers of free cores and of cores with one free thread. Numbers above the need of the containers are equivalent.
 
-    A container uses one partly used core while free cores are left, and more of them only where free cores are few. A few more CPUs than
-    ``free`` are allowed for.
+    A container uses at most one partly used core while free cores are left. The sum may exceed ``free`` by a few CPUs.
     """
     enough = wanted // 2 + containers
     for single in range(2 * containers + 2):
@@ -387,12 +386,14 @@ def _packed(pool: set[Cpu], count: int) -> set[Cpu]:
 
 def reuse_on_empty_numa(size: int, inits: tuple[int, ...], count: int) -> tuple[int, int] | None:
     """
-    Bound how many CPUs of init containers with ``inits`` CPUs a container of ``count`` CPUs gets, whatever the kubelet's options are.
+    Return the minimum and maximum of reused CPUs: a container of ``count`` CPUs follows init containers of ``inits`` CPUs.
 
-    All ``size`` CPUs of the NUMA node were free before the first container. ``None`` means not known. Until a container keeps CPUs, all
-    containers choose from all CPUs of the NUMA node. Packing and distribute-cpus-across-cores take the first CPUs of one order, so that the
-    smaller choice is part of the larger one. prefer-align-cpus-by-uncorecache does so too unless one cache is smaller, so that choices are
-    made on NUMA nodes with caches of every size, the last of which may be smaller. CPU ids are numbered as Linux numbers them.
+    The bounds hold for all options of the kubelet. ``None`` means not known. All ``size`` CPUs of the NUMA node were free before the first
+    container, and all containers choose from all of them.
+
+    Packing and distribute-cpus-across-cores take CPUs in one order, so that the smaller choice is part of the larger one. With
+    prefer-align-cpus-by-uncorecache this fails if a cache is smaller. The choices are therefore made on NUMA nodes with caches of every
+    size, of which the last may be smaller. CPU ids are numbered as by Linux.
     """
     return _bounds_on_empty_numa(size, tuple(sorted({*inits})), count) if size <= MAX_CPUS else None
 
@@ -414,7 +415,7 @@ def _choices(size: int, count: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=32)
 def _machines(size: int) -> tuple[CpuTopology, ...]:
-    """Return single NUMA nodes of ``size`` CPUs with cores and uncore caches of all sizes."""
+    """Return machines of one NUMA node with ``size`` CPUs: one for each size of cores and uncore caches."""
     return tuple(
         machine for threads in _THREADS if not size % threads for machine in _with_caches(size // threads, threads)
     )

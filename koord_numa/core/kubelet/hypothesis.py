@@ -34,7 +34,7 @@ Counts = Mapping[int, int]
 
 
 class SharedDevices(ValueObject, gc=False):
-    """The devices of one resource: the number near each NUMA node, and the total number."""
+    """Number of devices of one resource: near each NUMA node, and in total. A device may be near several NUMA nodes."""
 
     counts: Counts
     total: int
@@ -58,7 +58,7 @@ def deal(free: Counts, count: int) -> list[int]:
 
 
 def fewest_free(shared: SharedDevices, in_use: int) -> dict[int, int]:
-    """Return how many devices are free near each NUMA node if all in use are near it."""
+    """Return the minimum number of free devices near each NUMA node: all devices in use are near it."""
     return {numa: max(0, count - in_use) for numa, count in shared.counts.items()}
 
 

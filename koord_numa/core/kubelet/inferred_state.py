@@ -331,7 +331,7 @@ def bound_memory(supply: Mapping[int, ResourceList], grouping: Grouping) -> Memo
 
 
 def _cellings(nodes: Sequence[int], cells: Mapping[int, ResourceList]) -> Iterator[list[int]]:
-    """Yield all ways to put NUMA nodes into these cells of several NUMA nodes, or into cells of their own."""
+    """Yield all assignments of NUMA nodes to these groups of several NUMA nodes, or to groups of one NUMA node."""
     if not nodes:
         yield []
         return

@@ -718,10 +718,9 @@ class HeldByInit(ValueObject):
     """
     CPU counts of init containers that outcomes do not distinguish.
 
-    ``own`` is the number of CPUs per NUMA node that the init containers of the arriving pod hold. ``perhaps`` is the
-    number of CPUs per NUMA node that the init containers of every pod may hold, by uid. ``alone`` is the number of CPUs
-    that no later container has, if CPUs come from several NUMA nodes; otherwise it follows from the other fields. CPUs
-    that are free for the arrival in one state may be held in another.
+    ``own`` are the CPUs per NUMA node that init containers of the arriving pod hold. ``perhaps`` are the CPUs per NUMA node that init
+    containers of each pod may hold, by UID. ``alone`` is the number of CPUs that no later container reuses. It is set only if CPUs come
+    from several NUMA nodes, and otherwise follows from the other fields.
     """
 
     own: Signature
@@ -755,7 +754,7 @@ def _held_by_init(after: Hypothesis, uid: str) -> HeldByInit:
 
 def _uncertainty(arrival: Arrival, left: float, *, away: bool) -> float:
     """
-    Return by how many seconds events must have been late for a pod to be gone (``away``), or still there, at the arrival.
+    Return the delay of events, in seconds, that explains a pod that was gone at the arrival (``away``), or still there.
 
     ``left`` is the time at which the pod was seen gone.
     """

@@ -522,7 +522,7 @@ class UndatedTopology:
         return frozenset(uid for pods in self.sets for uid in pods) if len(self.shown) <= MOST_SETS else frozenset()
 
     def without(self, uid: str, *, surely: bool) -> "UndatedTopology":
-        """Return the topology with sets in which this pod had left, in addition to the present sets, or in their place if ``surely``."""
+        """Return the topology with additional sets without this pod. With ``surely``, they replace the present sets."""
         if len(self.shown) > MOST_SETS:
             return self
         away = [tuple(other for other in pods if other != uid) for pods in self.shown]
@@ -543,7 +543,7 @@ def allowed(states: list[Hypothesis], topologies: Iterable[UndatedTopology], uid
 
 
 def leads_to(shown: Collection[str], zones: Sequence[Zone]) -> Callable[[Hypothesis], bool]:
-    """Return a test of states before the last of the ``shown`` pods have arrived: whether the zones can be published later."""
+    """Return a predicate for states before the last ``shown`` pod arrives: the zones can be published later."""
     # A shown pod that has left before other shown pods arrived contradicts the topology.
     return lambda one: not any(uid in one.gone for uid in shown) and may_come_to(one, shown, zones)
 
@@ -571,7 +571,11 @@ class GivenUp(IntEnum):
     LIKELY = 2  # all states without unlikely options
 
     def explained(self, kept: Iterable[Hypothesis]) -> bool:
-        """Return whether these states, which agree with a topology, suffice as an explanation of it."""
+        """
+        Return whether the states that agree with a topology explain it.
+
+        If all likely states were given up, one of the kept states must be likely.
+        """
         return any(not one.options or self is not GivenUp.LIKELY for one in kept)
 
 

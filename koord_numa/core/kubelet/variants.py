@@ -284,10 +284,10 @@ def _dealt_otherwise(one: Hypothesis, request: PodRequest | None) -> Generator[H
 
 def layouts_to_decide(one: Hypothesis, request: PodRequest) -> Iterator[Hypothesis]:
     """
-    Yield states that bring a pod with devices near several NUMA nodes to every NUMA node that it may be put on.
+    Yield states for the decision on a pod whose devices may be near several NUMA nodes, so that every possible placement occurs.
 
-    For a single device, there is a state for every set of NUMA nodes that the free devices may be near. Other pods
-    have the states of ``device_layouts``, which are fewer, and which every pod on the node has in a replay.
+    For a pod with a single device, there is a state for every set of NUMA nodes that the free devices may be near. Other pods use the
+    states of ``device_layouts``. These are fewer, and a replay uses them for all pods.
     """
     names = one.sharing.keys() & everything(request).devices.keys()
     if not asks_for_one_device(request, names, one.state.node):
@@ -766,9 +766,9 @@ def _taken(
     unit: Unit, rest: Rest, node: KubeletNode, cell: int, near: int
 ) -> Iterator[tuple[list[ContainerGrant], Rest]]:
     """
-    Yield what the unit may hold with memory in ``cell`` and devices on ``near``, and the rest.
+    Yield possible grants of the unit, with memory in ``cell`` and devices on ``near``, each with the remaining sums.
 
-    Nothing is yielded if the sums have less.
+    Yields nothing if the sums are smaller than the request.
     """
     spend()
     cpus, memory = rest.cpus, {mask: dict(kinds) for mask, kinds in rest.memory.items()}
