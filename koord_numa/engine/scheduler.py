@@ -145,8 +145,8 @@ __all__ = ["DELETED", "Scheduler", "Source"]
 
 HOUSEKEEPING_SECONDS: Final = 1.0
 
-EXPLORATION_PAUSE: Final = 0.05
-"""Seconds between two slices of 10 to 25 ms, which evaluate the possible states of a kubelet. Decisions have most of the time."""
+EXPLORATION_PAUSE: Final = 0.025
+"""Seconds between two slices of 3 to 12 ms, which evaluate the possible states of a kubelet. Decisions have most of the time."""
 
 
 class Scheduler:

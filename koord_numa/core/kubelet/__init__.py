@@ -36,6 +36,7 @@ from koord_numa.core.kubelet.inferred_state import overlooked_use, shown_where_f
 from koord_numa.core.kubelet.node_config import NodeConfig, exact_hypothesis, starts
 from koord_numa.core.kubelet.replay import Arrival, without_left
 from koord_numa.core.kubelet.state import (
+    STEP_COUNT,
     ContainerGrant,
     DevicePool,
     KubeletNode,
@@ -70,6 +71,7 @@ __all__ = [
     "OUT_OF",
     "REASONS",
     "SMT_ALIGNMENT",
+    "STEP_COUNT",
     "TOO_MANY",
     "TOPOLOGY_AFFINITY",
     "UNEXPECTED_ADMISSION",

@@ -385,7 +385,7 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     if continues and (known := later.of.get(request.class_key)) is not None:
         return known.answer or Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, NOT_YET)
     exploration = Exploration(request, view, doubts)
-    later.spent += exploration.advance(later.steps)
+    exploration.advance(later.steps)
     if exploration.answer is not None:
         return exploration.answer
     if not continues:
@@ -407,8 +407,8 @@ class Exploration:
         self._left = DECISION
         self.answer: KubeletAdmission | Rejection | None = None
 
-    def advance(self, steps: int) -> int:
-        """Continue for about ``steps`` steps and return their number. Afterwards ``answer`` is set, or more steps are needed."""
+    def advance(self, steps: int) -> None:
+        """Continue for about ``steps`` steps. Afterwards ``answer`` is set, or more steps are needed."""
         before, budget = self._left, limited(self._left)
         try:
             with budget:
@@ -421,7 +421,6 @@ class Exploration:
         except TooManyWays:
             self.answer = _by_bound(self._request, self._view, self._doubts)
         self._left = budget.left
-        return before - budget.left
 
 
 def _in_one_state(request: PodRequest, view: KubeletView, doubts: "_Doubts | None") -> KubeletAdmission | Rejection:

@@ -93,7 +93,7 @@ class Unfinished(Protocol):
 
     answer: KubeletAdmission | Rejection | None
 
-    def advance(self, steps: int) -> int:
+    def advance(self, steps: int) -> None:
         """Continue for about this number of steps."""
 
 
@@ -103,16 +103,14 @@ class Explorations(MutableObject):
 
     A decision runs the first slice. The caller runs the other slices between decisions, and then repeats the decision.
 
-    ``steps`` is the size of a slice. ``of`` are the evaluations by request class; ``began`` is called when one is added. ``spent`` counts
-    the steps of all decisions, so that a decision over many nodes can yield. Without ``hypotheses``, and in a copy of the view with
-    other hypotheses, a decision has a single slice.
+    ``steps`` is the size of a slice. ``of`` are the evaluations by request class; ``began`` is called when one is added. Without
+    ``hypotheses``, and in a copy of the view with other hypotheses, a decision has a single slice.
     """
 
     hypotheses: Sequence[Hypothesis] | None = None
     began: Callable[[], None] | None = None
     steps: int = SLICE
     of: dict[Hashable, Unfinished] = value_field(default_factory=dict)
-    spent: int = 0
 
     def add(self, request: PodRequest, evaluation: Unfinished) -> None:
         """Keep an evaluation."""
@@ -129,7 +127,7 @@ class Explorations(MutableObject):
         return all(evaluation.answer is not None for evaluation in self.of.values())
 
 
-ONE_SLICE: Final = Explorations(steps=4 * SLICE)
+ONE_SLICE: Final = Explorations(steps=8 * SLICE)
 """
 For views whose evaluations are not continued, as for the members of a group.
 

@@ -194,8 +194,10 @@ def preferred_hint(takes: Sequence[Takes], nodes: int, distances: Distances | No
 
 
 def preferred_by_rules(rules: Sequence[HintRule], widest: int, distances: Distances | None = None) -> Hint | None:
-    """Return ``preferred_hint`` if every resource has a rule, for sets of up to ``widest`` NUMA nodes. Lists only the first rule."""
-    first, others = rules[0], rules[1:]
+    """Return ``preferred_hint`` if every resource has a rule, for sets of up to ``widest`` NUMA nodes. Lists only one rule."""
+    # A rule with ``also`` lists every set of NUMA nodes, the others list those of one size.
+    first = next((rule for rule in rules if rule.also is None), rules[0])
+    others = [rule for rule in rules if rule is not first]
     level: list[int] = []
     size = widest + 1
     for mask in first.preferred():

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from koord_numa.core.claims import SELECTOR_LIMITS, TurnOverError
 from koord_numa.core.explain import DROPPED, Group, distance, group_of
 from koord_numa.core.fit.node_filters import soft_taints
-from koord_numa.core.kubelet import KubeletView
+from koord_numa.core.kubelet import STEP_COUNT, KubeletView
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection, Unschedulable
 from koord_numa.core.scheduling.filters import ScoredPlacement, evaluate_alone, score_parts
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
@@ -561,16 +561,16 @@ class NodeRanking:
     def _evaluate(self, row: int) -> None:
         """Replace a row's bound by its score. An exception becomes a rejection by this node and is reported once per class."""
         try:
+            before = STEP_COUNT.total
             seen = self._columns.candidate(row)
-            view = seen.offer if seen is not None and isinstance(seen.offer, KubeletView) else None
-            self._columns.steps += 1 if view is None else KUBELET_STEPS
-            before = 0 if view is None or view.explorations is None else view.explorations.spent
+            owned = seen is not None and isinstance(seen.offer, KubeletView)
+            self._columns.steps += KUBELET_STEPS if owned else 1
             answer = (
                 None if seen is None else self._bars(seen.node.name) or evaluate_alone(self._ask, seen, self._rules)
             )
-            if self._left is not None and view is not None and view.explorations is not None:
+            if self._left is not None:
                 # Many possible states of one kubelet cost as much as many nodes.
-                self._left -= (view.explorations.spent - before) // STEPS_OF_A_NODE
+                self._left -= (STEP_COUNT.total - before) // STEPS_OF_A_NODE
         except Exception as error:  # noqa: BLE001 - contained: the other nodes may take the pod
             answer = Rejection(Reason.BAD_NODE, "node(s) could not be evaluated", f"{error!r}"[:200], resolvable=False)
             if not self._reported:

@@ -4,8 +4,9 @@ Choice of a node for a pod: cached rankings for classes that depend on the node 
 Reads the cluster state and never changes it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 import numpy as np
 from cachetools import LRUCache
@@ -14,7 +15,7 @@ from koord_numa.core.allocation.allocate import AllocateOptions, NumaScoring, Wi
 from koord_numa.core.claims import name_classes
 from koord_numa.core.fit.pod_placement import pod_affinity_counts, spread_counts
 from koord_numa.core.fit.volumes import uses_volumes
-from koord_numa.core.kubelet import KubeletView
+from koord_numa.core.kubelet import STEP_COUNT, KubeletView
 from koord_numa.core.objects.claims import PodClaims
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
@@ -46,6 +47,9 @@ from koord_numa.engine.ranking.node_ranking import KUBELET_STEPS, NodeRanking, U
 from koord_numa.engine.ranking.node_table import NodeTable
 from koord_numa.ports import Clock
 from koord_numa.settings import NodesWithoutTopology, ProfileSettings, ScoringStrategy
+
+COMPARED_STEPS: Final = 100
+"""Steps in the states of kubelets after which a comparison of nodes ends: 2 to 6 ms."""
 
 
 def profile_of(profile: ProfileSettings) -> Profile:
@@ -214,18 +218,27 @@ class NodeSelection:
         """
         Evaluate the chosen node and the nodes ranked next for the pod, with scores normalized among them.
 
-        Empty for classes that depend on other pods: counting these pods again costs more than the decision did.
+        Empty for classes that depend on other pods: counting these pods again costs more than the decision did. Nodes
+        are left out after ``COMPARED_STEPS`` in the states of kubelets.
         """
         if _looks_around(request_class):
             return {}
         ranking = self._rankings.get(request_class)
-        names = {node, *(() if ranking is None else ranking.leaders(others + 1))}
-        found = (self._state.nodes[name].candidate_for(pod) for name in sorted(names) if name in self._state.nodes)
+        leaders = [] if ranking is None else sorted(ranking.leaders(others + 1))
+        names = [node, *(name for name in leaders if name != node)]
         return answers(
-            self._with_images(request_class, pod),
-            [seen for seen in found if seen is not None],
-            self.profile_of(request_class),
+            self._with_images(request_class, pod), self._while_few_steps(names, pod), self.profile_of(request_class)
         )
+
+    def _while_few_steps(self, names: Sequence[str], pod: Pod) -> Iterator[NodeSnapshot]:
+        end = STEP_COUNT.total + COMPARED_STEPS
+        for name in names:
+            record = self._state.nodes.get(name)
+            seen = None if record is None else record.candidate_for(pod)
+            if seen is not None:
+                yield seen
+            if STEP_COUNT.total > end:
+                return
 
     def paused_until(self, request_class: RequestClass) -> float:
         """Return when a decision that has used its budget for claim selectors may continue; 0 when it may continue now."""

@@ -61,7 +61,6 @@ def test_slices_give_the_answer_of_one_run() -> None:
     requests = [parse_pod(life.pod("question", spec)).request for spec in QUESTIONS]
     first = [would_admit(request, view) for request in requests]
     assert len(begun) == sum(isinstance(answer, Rejection) and answer.detail == NOT_YET for answer in first) == 3
-    assert later.spent >= 3 * 20
     while not later.advance():
         pass
     assert [would_admit(request, view) for request in requests] == [would_admit(it, seen.offer) for it in requests]

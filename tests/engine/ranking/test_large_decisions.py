@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 
-from koord_numa.core.kubelet import KubeletView
+from koord_numa.core.kubelet.state import spend
 from koord_numa.core.objects.constraints import (
     LabelSelector,
     NodeTerm,
@@ -19,6 +20,7 @@ from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import Container, Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy
+from koord_numa.core.scheduling import filters
 from koord_numa.core.state.inventory import NodeSnapshot
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.ranking import node_ranking
@@ -94,23 +96,34 @@ def test_a_turn_does_bounded_work(monkeypatch: pytest.MonkeyPatch) -> None:
         compared.clear()
 
 
-def test_many_states_of_a_kubelet_count_like_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    names, evaluated = [f"node-{at}" for at in range(6)], list[str]()
+def kubelet_owned_world(*names: str) -> World:
+    """A world of kubelet-owned nodes whose evaluations may be continued later."""
     world = make_world(*(make_node(name) for name in names))
     world.engine.cache.on_unfinished = lambda: None
     for name in names:
         kubelet = KubeletConfig(KubeletPolicy.SINGLE_NUMA_NODE, cpu_policy="static")
         topology = replace(make_topology(name), owner=CpuOwner.KUBELET, machine=None, kubelet=kubelet)
         world.engine.handlers.topologies.observe("ADDED", topology)
+    return world
+
+
+def with_many_steps(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[str]:
+    """Let every evaluation by this function take 400 steps and reject the pod. Return the list of evaluated nodes."""
+    evaluated = list[str]()
 
     def refuse(_: object, seen: NodeSnapshot, *__: object) -> Rejection:
         evaluated.append(seen.node.name)
-        assert isinstance(seen.offer, KubeletView)
-        assert seen.offer.explorations is not None
-        seen.offer.explorations.spent += 400
+        spend(400)
         return Rejection(Reason.KUBELET_ALIGNMENT, "not yet")
 
-    monkeypatch.setattr(node_ranking, "evaluate_alone", refuse)
+    monkeypatch.setattr(module, name, refuse)
+    return evaluated
+
+
+def test_many_states_of_a_kubelet_count_like_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"node-{at}" for at in range(6)]
+    world = kubelet_owned_world(*names)
+    evaluated = with_many_steps(monkeypatch, node_ranking, "evaluate_alone")
     request_class = world.engine.classes.of(make_pod("pod"))
     assert request_class is not None
     turns = []
@@ -118,6 +131,19 @@ def test_many_states_of_a_kubelet_count_like_many_nodes(monkeypatch: pytest.Monk
         turns.append(len(evaluated))
     assert sorted(evaluated) == names
     assert turns == [2, 4]  # 400 steps count like 40 nodes
+
+
+def test_a_comparison_of_nodes_ends_after_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, pod = kubelet_owned_world("node-0", "node-1", "node-2"), make_pod("pod")
+    selector = world.engine.handle.selector
+    request_class = world.engine.classes.of(pod)
+    assert request_class is not None
+    placed = selector.choose(request_class)
+    assert placed is not None
+    assert len(selector.compare(request_class, pod, placed.node, 2)) == 3
+    evaluated = with_many_steps(monkeypatch, filters, "evaluate")
+    assert selector.compare(request_class, pod, placed.node, 2).keys() == {placed.node}
+    assert evaluated == [placed.node]
 
 
 def test_pods_that_come_and_go_between_turns_are_counted() -> None:
