@@ -248,14 +248,6 @@ class Recorder(Protocol):
         ...
 
 
-class RebindRecorder(Recorder, Protocol):
-    """A recorder that also supports RebindResources."""
-
-    def rebind_event(self, rebind: RebindRequest, *, warning: bool, reason: str, message: str) -> None:
-        """Record an Event on a RebindResource."""
-        ...
-
-
 class RebindWriter(Protocol):
     """Writes a rebind in small conditional steps, and its result in the RebindResource."""
 

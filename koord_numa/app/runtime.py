@@ -40,7 +40,7 @@ from koord_numa.engine.device_moves import DeviceMoves
 from koord_numa.engine.rebind import AutomaticRebinds, DoubleHoldRepair, FinishedRebinds, RebindController, RebindPorts
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.handlers.dispatch import Dispatcher, Stores
-from koord_numa.ports import Dependencies
+from koord_numa.ports import Dependencies, ObjectReference
 from koord_numa.settings import DynamicResources, LeaseSettings, RebindMode, Settings
 from koord_numa.wire import resource_status
 from koord_numa.wire.names import DEFAULT_PORT
@@ -247,13 +247,9 @@ class Runtime:
 
     def _rival_found(self, rival: Rival) -> None:
         lease = self.options.settings.lease
-        self.recorder.lease_event(
-            lease.namespace,
-            lease.name,
-            warning=True,
-            reason="SecondScheduler",
-            message=f"{rival}; CPUs may be allocated twice",
-        )
+        about = ObjectReference("Lease", lease.namespace, lease.name, "", "coordination.k8s.io/v1")
+        message = f"{rival}; CPUs may be allocated twice"
+        self.recorder.object_event(about, warning=True, reason="SecondScheduler", message=message)
 
     async def _catch_up(self) -> None:
         """Relist, because the previous leader may have written changes that no watch has delivered yet."""

@@ -20,11 +20,10 @@ from cachetools import LRUCache
 from koord_numa.cluster.client import MERGE_PATCH, Api, Body
 from koord_numa.cluster.resources import EVENTS, Call
 from koord_numa.core.objects.request import PodKey
-from koord_numa.core.rebind.plan import RebindRequest
 from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.ports import Clock, ClusterError, Gone, ObjectReference, Unavailable, UnknownOutcome
 from koord_numa.settings import EventSettings
-from koord_numa.wire import names, rfc3339_micro, shortened
+from koord_numa.wire import rfc3339_micro, shortened
 
 LONGEST_NOTE: Final = 1024
 """Maximum bytes of a note that the API server accepts."""
@@ -127,18 +126,6 @@ class EventRecorder:
         Its uid is the node name, as in the kubelet, so that ``kubectl describe node`` shows the event.
         """
         self._record(ObjectReference("Node", "", node, node), _kind(warning), reason, message)
-
-    def rebind_event(self, rebind: RebindRequest, *, warning: bool, reason: str, message: str) -> None:
-        """Record an event on a RebindResource."""
-        about = ObjectReference(
-            names.REBIND_KIND, "", rebind.name, rebind.uid, f"{names.SCHEDULING_GROUP}/{names.REBIND_VERSION}"
-        )
-        self._record(about, _kind(warning), reason, message)
-
-    def lease_event(self, namespace: str, name: str, *, warning: bool, reason: str, message: str) -> None:
-        """Record an event on a Lease."""
-        about = ObjectReference("Lease", namespace, name, "", "coordination.k8s.io/v1")
-        self._record(about, _kind(warning), reason, message)
 
     def object_event(self, about: ObjectReference, *, warning: bool, reason: str, message: str) -> None:
         """Record an event on an object of another kind."""

@@ -33,7 +33,7 @@ ELSEWHERE: Final = frozenset({Reason.NODE_NAME, Reason.NODE_AFFINITY, Reason.TAI
 _BINARY: Final = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 
-def explain(rejections: Mapping[str, Rejection], *, lines: int = LINES, length: int = LENGTH) -> str:
+def explain(rejections: Mapping[str, Rejection], *, lines: int = LINES) -> str:
     """
     Return ``0/8 nodes are available: 3 Insufficient cpu, 5 node(s) ....``, then lines about the nodes that came closest.
 
@@ -46,10 +46,10 @@ def explain(rejections: Mapping[str, Rejection], *, lines: int = LINES, length: 
     for node in closest_nodes(rejections, lines):
         told = describe(rejections[node])
         line = f"\n{node}: {told}"
-        if not told or len(text) + len(line) > length:
+        if not told or len(text) + len(line) > LENGTH:
             break
         text += line
-    return text if len(text) <= length else f"{text[: length - 3]}..."
+    return text if len(text) <= LENGTH else f"{text[: LENGTH - 3]}..."
 
 
 def closest_nodes(rejections: Mapping[str, Rejection], count: int) -> list[str]:

@@ -5,16 +5,15 @@ Events are level-based: they may arrive in any order, merged or repeated. No dec
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from functools import partial
 from typing import Final
 
 from koord_numa.core.objects.constraints import PodTerm
 from koord_numa.core.objects.request import Pod
-from koord_numa.core.objects.verdicts import Placement, Rejection, Unschedulable
-from koord_numa.core.scheduling.filters import ClusterEvent, ScoredPlacement, choose
-from koord_numa.core.value_objects import ValueObject
+from koord_numa.core.objects.verdicts import Placement, Unschedulable
+from koord_numa.core.scheduling.filters import Answers, ClusterEvent
 from koord_numa.engine.binding.assumed_pods import AssumedPods, ConflictingWriters
 from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
@@ -109,36 +108,11 @@ class Readiness:
         await self._begin.wait()
 
 
-class DryRunResult(ValueObject):
-    """
-    Result of a dry run.
-
-    ``verdict`` is the placement, or why there is none. ``nodes`` holds every node's result by name: its rejection, or the placement there
-    with its complete score and the points of each scorer (``ScoredPlacement.parts``).
-    """
-
-    verdict: Placement | Unschedulable
-    nodes: Mapping[str, ScoredPlacement | Rejection]
-
-
 def verdict_on(handle: Handle, pod: Pod, request_class: RequestClass) -> Placement | Unschedulable:
-    """Return only the verdict of ``dry_run``, from cached results of the class as in a scheduling cycle. Suited for many pods."""
+    """Return the placement of a pod, or why there is none, from cached results as in a scheduling cycle. Suited for many pods."""
     nominated = handle.nominator.node_of(pod)
     freed = handle.selector.try_node(request_class, nominated, pod) if nominated else None
     return freed if isinstance(freed, Placement) else handle.selector.decide(request_class, pod.images)
-
-
-def dry_run(handle: Handle, pod: Pod) -> DryRunResult | None:
-    """Evaluate every node for a pod; ``None`` for an unknown scheduler name. The nominated node has precedence, as in a cycle."""
-    request_class = handle.classes.of(pod)
-    if request_class is None:
-        return None
-    nodes = handle.selector.answers(request_class, pod)
-    # As in a cycle: the nominated node has precedence over a better node.
-    nominated = nodes.get(handle.nominator.node_of(pod))
-    if isinstance(nominated, ScoredPlacement):
-        return DryRunResult(nominated.placement, nodes)
-    return DryRunResult(choose(nodes), nodes)
 
 
 __all__ = ["DELETED", "Scheduler", "Source"]
@@ -322,9 +296,14 @@ class Scheduler:
             return pending.message
         return "" if verdict is None or pending is None else with_remark(why_everywhere(verdict), pending.remark)
 
-    def dry_run(self, pod: Pod) -> DryRunResult | None:
-        """Return the current decision about a pod, node by node; ``None`` for an unknown scheduler name."""
-        return dry_run(self.handle, pod)
+    def dry_run(self, pod: Pod) -> Answers | None:
+        """
+        Return the result of every node for a pod: its rejection, or the placement with its complete score and the points of each scorer.
+
+        ``None`` for an unknown scheduler name.
+        """
+        request_class = self.classes.of(pod)
+        return None if request_class is None else self.handle.selector.answers(request_class, pod)
 
     def waiting(self) -> list[Pod]:
         """Return the pods that wait for a node, unordered."""

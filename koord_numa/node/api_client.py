@@ -55,15 +55,15 @@ class ApiAccess:
     tls: ssl.SSLContext | None = None
 
 
-def in_cluster(environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> ApiAccess:
+def in_cluster(environment: Mapping[str, str]) -> ApiAccess:
     """Return the access of the agent's pod. Raises ``NodeApiError`` outside of a cluster."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
-    if not host or not (folder / "token").exists():
+    if not host or not (SERVICE_ACCOUNT / "token").exists():
         raise NodeApiError(0, "no service account: run inside a cluster, or name a kubeconfig")
     address = f"[{host}]" if ":" in host else host
     # Only the certificate authority of the cluster: the system's would accept any public certificate for the address.
-    tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-    return ApiAccess(f"https://{address}:{port}", token_file=folder / "token", tls=tls)
+    tls = ssl.create_default_context(cafile=str(SERVICE_ACCOUNT / "ca.crt"))
+    return ApiAccess(f"https://{address}:{port}", token_file=SERVICE_ACCOUNT / "token", tls=tls)
 
 
 async def from_kubeconfig(path: Path) -> ApiAccess:
@@ -103,7 +103,7 @@ def _tls(found: Any) -> ssl.SSLContext:
 class NodeApi:
     """The requests of an agent. Safe for concurrent tasks."""
 
-    def __init__(self, access: ApiAccess, agent: str = "koord-numa-node-agent") -> None:
+    def __init__(self, access: ApiAccess) -> None:
         self._access = access
         self._token, self._read_at = access.token, -TOKEN_LIFE  # read at the first request
         connector = aiohttp.TCPConnector(ssl=access.tls) if access.tls else aiohttp.TCPConnector()
@@ -111,7 +111,7 @@ class NodeApi:
             access.server,
             connector=connector,
             timeout=TIMEOUT,
-            headers={"User-Agent": agent, "Accept": JSON},
+            headers={"User-Agent": "koord-numa-node-agent", "Accept": JSON},
             cookie_jar=aiohttp.DummyCookieJar(),  # no state between requests
             read_bufsize=READ_BUFFER,
         )

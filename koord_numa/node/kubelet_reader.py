@@ -256,13 +256,11 @@ class KubeletReader:
         pods: NodePods,
         metrics: AgentMetrics,
         clock: Callable[[], float] = monotonic,
-        wall_clock: Callable[[], float] = time,
     ) -> None:
         self._folder = folder
         self._pods = pods
         self._metrics = metrics
         self._clock = clock
-        self._wall_clock = wall_clock
         self._socket: tuple[int, int] | None = None
         # Time when the current contradiction was first seen, for missing pods and for the exact state.
         self._missing_since: float | None = None
@@ -302,7 +300,7 @@ class KubeletReader:
         options = with_evidence(options, self.evidence)
         if source is None or source.failed or resources is None:
             # The last state stays published: there is no newer one.
-            state = self._last or self._kept(hardware_state(host, options, resources, self._wall_clock()))
+            state = self._last or self._kept(hardware_state(host, options, resources, time()))
             return KubeletReading(options, resources, state)
         bound = self._pods.bound()
         sources = (host, options, resources, files, bound, *self._pods.departed, *self._dropped)
@@ -322,7 +320,7 @@ class KubeletReader:
             if not self._is_over(self._contradicted_since):
                 return KubeletReading(options, resources, self._last, str(contradiction))
             self._warn_once(f"the kubelet's exact state is not published: {contradiction}")
-            checkpoint = self._kept(hardware_state(host, options, resources, self._wall_clock()))
+            checkpoint = self._kept(hardware_state(host, options, resources, time()))
         else:
             self._contradicted_since = None
             if self._missing_since is None:
@@ -359,7 +357,7 @@ class KubeletReader:
     ) -> KubeletCheckpoint:
         """Return the checkpoint. Raises ``Contradiction``."""
         departed = (*self._pods.departed, *self._dropped)
-        now = self._wall_clock()
+        now = time()
         state = hardware_state(host, options, resources, now)
         if files is not None and self._folder is not None:
             state = exact_state(state, files, resources, bound, departed)
@@ -413,7 +411,7 @@ class KubeletReader:
             self.evidence = Evidence()
             self._last, self._sources = None, ()
         self._socket = identity
-        return self._wall_clock() - status.st_mtime < RESTART_WINDOW
+        return time() - status.st_mtime < RESTART_WINDOW
 
     def _notice(self, options: KubeletOptions | None, found: Evidence) -> None:
         """Add evidence, and log contradictions to the configuration."""

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from koord_numa.cluster.client import Api
-from koord_numa.cluster.events import EventRecorder
 from koord_numa.cluster.writers import MOVES_SHOWN, ApiRebindWriter
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.request import PodKey
@@ -116,21 +115,3 @@ async def test_an_answer_is_never_given_to_another(server: ApiServer, writer: Ap
         await writer.answer(request, answer)
     with pytest.raises(Gone):
         await writer.read_rebind(request)
-
-
-async def test_events_name_the_rebind(server: ApiServer, api: Api) -> None:
-    recorder = EventRecorder(api, "test")
-    request = asked(server)
-    recorder.rebind_event(request, warning=False, reason="RebindStarted", message="begun")
-    await recorder.flush()
-    (event,) = server.store.list("events.events.k8s.io")
-    assert (event["regarding"], event["reason"], event["action"]) == (
-        {
-            "apiVersion": "scheduling.koordinator.sh/v1alpha1",
-            "kind": "RebindResource",
-            "name": "tidy",
-            "uid": request.uid,
-        },
-        "RebindStarted",
-        "Rebinding",
-    )

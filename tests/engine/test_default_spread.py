@@ -113,7 +113,7 @@ async def test_listed_constraints_hold_for_the_pods_of_a_workload() -> None:
     assert world.nodes_of()["other"]
     found = world.engine.dry_run(web("more"))
     assert found is not None
-    assert getattr(found.nodes["none"], "reason", None) is Reason.SPREAD
+    assert getattr(found["none"], "reason", None) is Reason.SPREAD
 
 
 async def test_waiting_pods_learn_of_a_service_that_comes_later() -> None:

@@ -199,7 +199,7 @@ class Cluster:
         """Return the placement of a pod on a node, and its score."""
         found = self.world.engine.dry_run(parse_pod(obj))
         assert found is not None
-        answer = found.nodes[node]
+        answer = found[node]
         assert isinstance(answer, ScoredPlacement), answer
         return answer
 
@@ -221,7 +221,7 @@ class Cluster:
         """Return the rejection of a waiting pod by a node."""
         found = self.world.engine.dry_run(self.world.server.pods[f"uid-{name}"])
         assert found is not None
-        answer = found.nodes[node]
+        answer = found[node]
         assert isinstance(answer, Rejection), answer
         return answer
 
@@ -230,9 +230,7 @@ class Cluster:
         rejections = self.world.engine.dry_run(self.world.server.pods[f"uid-{name}"])
         assert rejections is not None
         return "; ".join(
-            f"{answer.message}: {answer.detail}"
-            for answer in rejections.nodes.values()
-            if isinstance(answer, Rejection)
+            f"{answer.message}: {answer.detail}" for answer in rejections.values() if isinstance(answer, Rejection)
         )
 
 

@@ -75,7 +75,7 @@ async def test_the_largest_size_for_a_kubelet_keeps_the_shape(
     await there.create(pod("p", guaranteed(**wanted)))
     run = there.world.engine.dry_run(there.world.server.pods["uid-p"])
     assert run is not None
-    answer = run.nodes["n"]
+    answer = run["n"]
     assert isinstance(answer, Rejection)
     text = describe(answer)
     assert said in text

@@ -59,7 +59,7 @@ async def test_an_aligned_pod_is_told_what_is_missing(nrt: Json) -> None:
     waiting = there.world.server.pods["uid-aligned"]
     run = there.world.engine.dry_run(waiting)
     assert run is not None
-    remedies = await advise(there.world.engine, waiting, dict(run.nodes), plan_here)  # type: ignore[arg-type]  # the plan is drawn
+    remedies = await advise(there.world.engine, waiting, dict(run), plan_here)  # type: ignore[arg-type]  # the plan is drawn
     assert [remedy.text for remedy in remedies if "publish a NodeResourceTopology" in remedy.text] == []
     assert any("publish the NUMA nodes of n as zones" in remedy.text for remedy in remedies)
 

@@ -12,7 +12,7 @@ from koord_numa.core.rebind.plan import PodRevision
 from koord_numa.engine import Scheduler
 from koord_numa.engine.rebind.automatic import DoubleHoldRepair
 from koord_numa.engine.rebind.context import RebindPorts
-from koord_numa.ports import RebindRecorder, RebindWriter
+from koord_numa.ports import RebindWriter, Recorder
 from koord_numa.sandbox.apiserver import Fault
 from koord_numa.settings import RepairDoubleHolds
 from koord_numa.wire import names
@@ -115,9 +115,7 @@ async def test_a_pod_deleted_during_a_read_is_not_counted_again() -> None:
         pod = bound(make_pod(name, cpu=2000, created=float(created), assignment=held, started=True), "n")
         world.engine.handlers.bound_pods.observe("ADDED", pod)
     writer = FakeRebindWriter(world.engine)
-    repair = DoubleHoldRepair(
-        world.engine, RebindPorts(cast("RebindWriter", writer), cast("RebindRecorder", world.diary))
-    )
+    repair = DoubleHoldRepair(world.engine, RebindPorts(cast("RebindWriter", writer), cast("Recorder", world.diary)))
     await repair.look()
     assert (len(world.engine.cache.node_of), writer.patched) == (1, 0)
     assert not world.engine.cache.nodes["n"].locked

@@ -40,6 +40,18 @@ async def test_a_fragmented_node_is_repacked_and_the_status_tells_how(tmp_path: 
         assert sorted(told(world)) == sorted(
             [("tidy", "RebindStarted"), ("tidy", "RebindSucceeded"), *((name, "CPUsRebound") for name in world.moved)]
         )
+        found = world.server.store.list("events.events.k8s.io")
+        (event,) = [it for it in found if it["reason"] == "RebindStarted"]
+        rebind = world.server.store.get("rebindresources.scheduling.koordinator.sh", "tidy")
+        assert (event["regarding"], event["action"]) == (
+            {
+                "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+                "kind": "RebindResource",
+                "name": "tidy",
+                "uid": rebind["metadata"]["uid"],
+            },
+            "Rebinding",
+        )
 
 
 async def test_devices_by_id_stay_where_they_are(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ async def advice(there: Cluster, name: str) -> list[str]:
     waiting = there.world.server.pods[f"uid-{name}"]
     run = there.world.engine.dry_run(waiting)
     assert run is not None
-    refused = {name: answer for name, answer in run.nodes.items() if isinstance(answer, Rejection)}
-    assert len(refused) == len(run.nodes)
+    refused = {name: answer for name, answer in run.items() if isinstance(answer, Rejection)}
+    assert len(refused) == len(run)
     return [remedy.text for remedy in await advise(there.world.engine, waiting, refused)]
 
 

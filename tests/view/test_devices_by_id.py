@@ -163,7 +163,7 @@ async def test_advice_about_missing_objects() -> None:
 async def advice(world: World, pod: Pod) -> list[str]:
     run = world.engine.dry_run(pod)
     assert run is not None
-    refused = {name: answer for name, answer in run.nodes.items() if isinstance(answer, Rejection)}
+    refused = {name: answer for name, answer in run.items() if isinstance(answer, Rejection)}
     return [remedy.text for remedy in await advise(world.engine, pod, refused)]
 
 

@@ -219,10 +219,9 @@ class Snapshot(ValueObject):
         Empty for a pod of another scheduler or a pod that is not tried.
         """
         run = None if _untried(pod) else self.scheduler.dry_run(pod)
-        nodes = {} if run is None else run.nodes
         return {
             name: answer if isinstance(answer, Rejection) else answer.placement
-            for name, answer in sorted(nodes.items())
+            for name, answer in sorted((run or {}).items())
         }
 
     def hold(self, pod: Pod, placement: Placement) -> None:

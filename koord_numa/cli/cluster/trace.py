@@ -53,9 +53,9 @@ def read_trace_nodes(path: Path) -> list[tuple[Node, NodeResourceTopology]]:
     return [_machine(path, row) for row in _rows(path, _NODE_COLUMNS)]
 
 
-def read_trace_pods(path: Path, scheduler: str = "koord-numa") -> list[TracePod]:
-    """Return all pods, sorted by arrival, with the given scheduler name. Raises ``click.ClickException``."""
-    found = [_traced(path, row, scheduler) for row in _rows(path, _POD_COLUMNS)]
+def read_trace_pods(path: Path) -> list[TracePod]:
+    """Return all pods, sorted by arrival. Raises ``click.ClickException``."""
+    found = [_traced(path, row) for row in _rows(path, _POD_COLUMNS)]
     return sorted(found, key=lambda one: (one.arrives, one.pod.key.name))
 
 
@@ -94,7 +94,7 @@ def _machine(path: Path, row: Row) -> tuple[Node, NodeResourceTopology]:
     )
 
 
-def _traced(path: Path, row: Row, scheduler: str) -> TracePod:
+def _traced(path: Path, row: Row) -> TracePod:
     name, cpu = row["name"], _number(path, row, "cpu_milli")
     if row["gpu_spec"]:
         raise click.ClickException(
@@ -107,5 +107,5 @@ def _traced(path: Path, row: Row, scheduler: str) -> TracePod:
         qos = QosClass.LSR
     request = PodRequest(containers=(Container("app", ContainerKind.APP, amounts, amounts),), qos=qos)
     arrives = _number(path, row, "creation_time")
-    pod = Pod(PodKey(NAMESPACE, name, name), request, scheduler=scheduler, created=float(arrives))
+    pod = Pod(PodKey(NAMESPACE, name, name), request, scheduler="koord-numa", created=float(arrives))
     return TracePod(pod, arrives, _number(path, row, "deletion_time"))

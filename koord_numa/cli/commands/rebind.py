@@ -72,9 +72,7 @@ def create_rebind(api: "BlockingApi", order: RebindOrder) -> Mapping[str, Any]:
     return created
 
 
-def follow_rebind(
-    api: "BlockingApi", name: str, say: Callable[[str], None], patience: float = PATIENCE
-) -> Mapping[str, Any]:
+def follow_rebind(api: "BlockingApi", name: str, say: Callable[[str], None]) -> Mapping[str, Any]:
     """
     Wait for the end of a rebind and return it with its status.
 
@@ -93,8 +91,8 @@ def follow_rebind(
             say(f"{phase}: {reason}")
         if phase in ("Succeed", "Failed"):
             return found
-        if not phase and time.monotonic() - begun > patience:
-            raise NotTakenUp(f"no scheduler has taken up RebindResource {name} in {patience:g} s: does koord-numa run?")
+        if not phase and time.monotonic() - begun > PATIENCE:
+            raise NotTakenUp(f"no scheduler has taken up RebindResource {name} in {PATIENCE:g} s: does koord-numa run?")
         time.sleep(POLL_SECONDS)
 
 

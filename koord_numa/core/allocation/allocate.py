@@ -356,7 +356,6 @@ def place(rules: NodeRules, offers: NumaOffers, chosen: Placement) -> Placement 
         alignment=chosen.alignment,
         bind=rules.binding.policy,
         bind_required=rules.binding.required,
-        exclusive=rules.binding.exclusive,
         exclusivity=exclusivity,
         note="; ".join(filter(None, (chosen.note, *found.notes, PCPU_LEVEL_BROKEN if broken else ""))),
     )

@@ -240,16 +240,16 @@ STEPS: Final = 20_000
 """Maximum branches of the search above the table's limit. The sum condition is a knapsack problem in the worst case."""
 
 
-def common_masks(families: Sequence[Counted], size: int, within: int = -1) -> list[int]:
+def common_masks(families: Sequence[Counted], size: int) -> list[int]:
     """
-    Return the sets of ``size`` NUMA nodes in ``within`` that all families accept, ascending. Needs at least one family.
+    Return the sets of ``size`` NUMA nodes that all families accept, ascending. Needs at least one family.
 
     Above ``WIDEST_TABLE`` NUMA nodes, return only the numerically smallest set, or none if ``STEPS`` branches find
     none.
     """
     import numpy as np
 
-    nodes = _shared_nodes(families) & within
+    nodes = _shared_nodes(families)
     # An empty set holds nothing, and there are no sets above the number of shared NUMA nodes.
     if not 0 < size <= nodes.bit_count():
         return []

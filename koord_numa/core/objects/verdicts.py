@@ -7,7 +7,7 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.claims import Allocation, ClaimAmounts
 from koord_numa.core.objects.devices import DeviceGrants
 from koord_numa.core.objects.request import Assignment, SharedPool
-from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy
+from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.value_objects import ValueObject, value_field
 
@@ -124,7 +124,6 @@ class Placement(ValueObject, gc=False):
     alignment: Alignment = Alignment.NOT_ATTEMPTED
     bind: CpuBindPolicy = CpuBindPolicy.NONE
     bind_required: bool = False
-    exclusive: CpuExclusivePolicy = CpuExclusivePolicy.NONE
     exclusivity: Exclusivity = Exclusivity.HONOURED
     note: str = ""
     allocations: tuple[Allocation, ...] = ()  # of the pod's claims without devices, in their order

@@ -24,8 +24,8 @@ from koord_numa.ports import (
     Gone,
     Invalid,
     NotLeader,
-    RebindRecorder,
     RebindWriter,
+    Recorder,
     Unavailable,
 )
 from koord_numa.settings import Settings
@@ -148,7 +148,7 @@ class RebindPorts(ValueObject):
     """Ports of rebinds. ``wall`` returns the time of day in seconds since the epoch, for deadlines that outlive a process."""
 
     writer: RebindWriter
-    recorder: RebindRecorder
+    recorder: Recorder
     wall: Callable[[], float] = time
 
 

@@ -40,8 +40,17 @@ from koord_numa.engine.rebind.context import (
     rebind_subject,
 )
 from koord_numa.engine.scheduler import Scheduler
-from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, NotLeader, UnknownOutcome
-from koord_numa.wire import rfc3339
+from koord_numa.ports import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotLeader,
+    ObjectReference,
+    UnknownOutcome,
+)
+from koord_numa.wire import names, rfc3339
 
 
 class RebindStatusReport(MutableObject):
@@ -407,9 +416,10 @@ class RebindReconciler:
         await self._context.tell(self._report.answer(phase, reason))
 
     def _event(self, reason: str, message: str, *, warning: bool = False) -> None:
-        self._context.ports.recorder.rebind_event(
-            self._context.request, warning=warning, reason=reason, message=message
-        )
+        request = self._context.request
+        version = f"{names.SCHEDULING_GROUP}/{names.REBIND_VERSION}"
+        about = ObjectReference(names.REBIND_KIND, "", request.name, request.uid, version)
+        self._context.ports.recorder.object_event(about, warning=warning, reason=reason, message=message)
 
 
 IDLE_SECONDS: Final = 0.2

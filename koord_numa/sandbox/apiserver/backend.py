@@ -198,9 +198,9 @@ class Backend:
             raise not_found(target.kind, target.name)
         return record
 
-    def lookup(self, qualified: str, name: str, namespace: str = "") -> Record | None:
-        """Return an object by its qualified kind name, such as ``namespaces``, or ``None``."""
-        return self.storage.table(qualified).get(ObjectKey(namespace, name))
+    def lookup(self, qualified: str, name: str) -> Record | None:
+        """Return an object without a namespace by its qualified kind name, such as ``namespaces``, or ``None``."""
+        return self.storage.table(qualified).get(ObjectKey("", name))
 
     def put(self, kind: Kind, document: JsonObject) -> Record:
         """Store a document in its final form."""

@@ -16,7 +16,7 @@ _DAY: Final = 24 * _HOUR
 _YEAR: Final = 365 * _DAY
 
 
-def age(moment: Any, now: datetime | None = None) -> str:
+def age(moment: Any) -> str:
     """Return the time since an API timestamp: ``5s``, ``3m20s``, ``2d``; ``<unknown>`` for an invalid timestamp."""
     try:
         since = datetime.fromisoformat(str(moment))
@@ -24,7 +24,7 @@ def age(moment: Any, now: datetime | None = None) -> str:
         return "<unknown>"
     if since.tzinfo is None:
         return "<unknown>"
-    return human_duration(int(((now or datetime.now(UTC)) - since).total_seconds()))
+    return human_duration(int((datetime.now(UTC) - since).total_seconds()))
 
 
 def human_duration(seconds: int) -> str:

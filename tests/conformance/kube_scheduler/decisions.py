@@ -29,10 +29,10 @@ def answer(cluster: Cluster) -> Answer:
     """Ask every node."""
     found = cluster.world.engine.dry_run(cluster.pod)
     assert found is not None
-    refusals = {name: each if isinstance(each, Rejection) else None for name, each in found.nodes.items()}
+    refusals = {name: each if isinstance(each, Rejection) else None for name, each in found.items()}
     preferred = {
         name: sum(WEIGHTS[row.plugin] * (each.parts or {})[row.name] // row.weight for row in PREFERENCES)
-        for name, each in found.nodes.items()
+        for name, each in found.items()
         if isinstance(each, ScoredPlacement)
     }
     return Answer(refusals, preferred, cluster.pod.problem)

@@ -102,7 +102,6 @@ from tests.tables import each_row
             cpus(
                 "0,2,4,6",
                 SPREAD,
-                exclusive=CpuExclusivePolicy.PCPU_LEVEL,
                 numa=((0, {"cpu": 4000}),),
                 mask=1,
                 alignment=ALIGNED,

@@ -11,10 +11,9 @@ from koord_numa.core.objects.node import Node
 from koord_numa.core.objects.request import Container, Pod
 from koord_numa.core.objects.verdicts import Placement, Reason, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind
-from koord_numa.core.scheduling.filters import ScoredPlacement
+from koord_numa.core.scheduling.filters import ScoredPlacement, choose
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.pod_claims import claim_work
-from koord_numa.engine.scheduler import dry_run
 from tests.core.claims.worlds import device, device_class, published
 from tests.engine.claims.test_cycle import World
 from tests.engine.claims.test_extended import GPU, GPU_CLASS, gpu_world
@@ -45,9 +44,9 @@ def engine_pod(name: str = "pod", gpus: int = 1) -> Pod:
 def test_nodes_without_devices_reject_until_there_are_some() -> None:
     world = cluster(make_node("node-1"))
     pod = engine_pod()
-    run = dry_run(world.engine.handle, pod)
+    run = world.engine.dry_run(pod)
     assert run is not None
-    refused = run.nodes["node-1"]
+    refused = run["node-1"]
     assert isinstance(refused, Rejection)
     assert (refused.reason, refused.message) == (Reason.RESOURCE_CLAIMS, "cannot allocate all claims")
     assert refused.detail == "example.com/gpu of container app: 1 wanted, 0 of 0 devices match, 0 free"
@@ -56,9 +55,9 @@ def test_nodes_without_devices_reject_until_there_are_some() -> None:
     # What a node has to have for a waiting pod to be tried again leaves the devices out.
     assert GPU not in request_class.amounts
     world.engine.claims.replace_slices(gpu_world().lister.slices())
-    again = dry_run(world.engine.handle, pod)
+    again = world.engine.dry_run(pod)
     assert again is not None
-    assert isinstance(again.verdict, Placement)
+    assert isinstance(choose(again), Placement)
 
 
 def test_a_new_class_reorders_waiting_pods_of_a_rejection() -> None:
@@ -79,14 +78,15 @@ def test_a_node_that_advertises_the_resource_needs_no_claim() -> None:
     node = make_node("node-1")
     plugin = replace(node, allocatable={**node.allocatable, GPU: 1})
     world = cluster(plugin, devices=2)
-    run = dry_run(world.engine.handle, engine_pod())
+    run = world.engine.dry_run(engine_pod())
     assert run is not None
-    assert isinstance(run.verdict, Placement)
-    assert (run.verdict.extended, run.verdict.allocations) == ((), ())
+    best = choose(run)
+    assert isinstance(best, Placement)
+    assert (best.extended, best.allocations) == ((), ())
     # More than it advertises is not made up for by claim (noderesources ShouldDelegateResourceToDRA).
-    short = dry_run(world.engine.handle, engine_pod(gpus=2))
+    short = world.engine.dry_run(engine_pod(gpus=2))
     assert short is not None
-    refused = short.nodes["node-1"]
+    refused = short["node-1"]
     assert isinstance(refused, Rejection)
     assert refused.message == f"Insufficient {GPU}"
 
@@ -106,11 +106,12 @@ def test_devices_by_id_count_in_the_score_as_plugin_amounts() -> None:
     other = World.claim("other")
     taken = Allocation((DeviceResult("r", DeviceId("gpu", "node-2", "a")),))
     claims.observe_claim(None, replace(other, allocation=taken))
-    run = dry_run(world.engine.handle, engine_pod())
+    run = world.engine.dry_run(engine_pod())
     assert run is not None
-    assert isinstance(run.verdict, Placement)
-    assert (run.verdict.node, run.verdict.device_counts) == ("node-2", ((GPU, 1, 2),))
-    first, second = (run.nodes[name] for name in ("node-1", "node-2"))
+    best = choose(run)
+    assert isinstance(best, Placement)
+    assert (best.node, best.device_counts) == ("node-2", ((GPU, 1, 2),))
+    first, second = (run[name] for name in ("node-1", "node-2"))
     assert isinstance(first, ScoredPlacement)
     assert isinstance(second, ScoredPlacement)
     assert first.parts is not None

@@ -8,6 +8,7 @@ from koord_numa.core.objects.claims import ClaimAmounts, PodResourceClaim
 from koord_numa.core.objects.request import Container, Pod, PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind
+from koord_numa.core.scheduling.filters import choose
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.binding.pre_bind import ClaimPreBind
 from koord_numa.wire.pods import parse_pod
@@ -54,11 +55,8 @@ def verdict(world: World, pod: Pod) -> Placement | Rejection:
     """The answer of the node."""
     found = world.engine.dry_run(pod)
     assert found is not None
-    return (
-        found.verdict
-        if isinstance(found.verdict, Placement)
-        else next(it for it in found.nodes.values() if isinstance(it, Rejection))
-    )
+    best = choose(found)
+    return best if isinstance(best, Placement) else next(it for it in found.values() if isinstance(it, Rejection))
 
 
 def capacity(world: World) -> int:

@@ -28,7 +28,6 @@ from koord_numa.core.scheduling.filters import EVENTS, ClusterEvent, choose
 from koord_numa.core.scheduling.placement import HARD
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.claims.lister import ClaimLister
-from koord_numa.engine.scheduler import dry_run
 from koord_numa.ports import DELETED
 from koord_numa.wire.resource_claims import parse_resource_claim
 from koord_numa.wire.resource_slices import parse_resource_slice
@@ -115,10 +114,10 @@ def placed_as_by_asking_every_node(world: World, pod: Pod) -> Placement | None:
     request_class = engine.classes.of(pod)
     if request_class is None:
         return None
-    answers = dry_run(engine.handle, pod)
+    answers = engine.dry_run(pod)
     assert answers is not None
     found = engine.handle.selector.choose(request_class)
-    expected = choose(answers.nodes)
+    expected = choose(answers)
     assert (found or None) == (expected if isinstance(expected, Placement) else None)
     if found is not None:
         engine.cache.hold(pod, found)

@@ -7,6 +7,7 @@ import pytest
 from koord_numa.core.objects.claims import PodResourceClaim
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
+from koord_numa.core.scheduling.filters import choose
 from koord_numa.core.value_objects import replace
 from koord_numa.ports import DELETED
 from koord_numa.wire.resource_claims import parse_resource_claim
@@ -42,9 +43,9 @@ def placed(world: World, pod: Pod) -> tuple[str, str]:
     """The node of the pod, or why there is none."""
     found = world.engine.dry_run(pod)
     assert found is not None
-    if isinstance(found.verdict, Placement):
-        return found.verdict.node, ""
-    return "", "; ".join(each.detail for each in found.nodes.values() if isinstance(each, Rejection))
+    if isinstance(best := choose(found), Placement):
+        return best.node, ""
+    return "", "; ".join(each.detail for each in found.values() if isinstance(each, Rejection))
 
 
 @pytest.mark.parametrize(
@@ -96,8 +97,9 @@ def test_slices_that_come_after_a_rule_are_tainted() -> None:
     claims.observe_slice("MODIFIED", parts)
     found = world.engine.dry_run(pod)
     assert found is not None
-    assert isinstance(found.verdict, Placement)
-    assert found.verdict.allocations[0].results[0].device.device == "new"
+    best = choose(found)
+    assert isinstance(best, Placement)
+    assert best.allocations[0].results[0].device.device == "new"
 
 
 async def test_a_waiting_pod_is_woken_by_the_end_of_a_rule() -> None:

@@ -123,5 +123,5 @@ def test_the_pods_of_a_group_are_refused_with_a_reason() -> None:
     constraints = replace(pod.request.constraints, unsupported=("schedulingGroup",))
     found = world.engine.dry_run(replace(pod, request=replace(pod.request, constraints=constraints)))
     assert found is not None
-    [message] = {each.message for each in found.nodes.values() if isinstance(each, Rejection)}
+    [message] = {each.message for each in found.values() if isinstance(each, Rejection)}
     assert message == "koord-numa does not support: schedulingGroup"

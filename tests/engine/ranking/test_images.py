@@ -78,5 +78,5 @@ async def test_dry_runs_show_the_points() -> None:
     world = make_world(make_node("n0"), make_node("n1", images=CUDA))
     found = world.engine.dry_run(make_pod("pod", images=("cuda:12",)))
     assert found is not None
-    parts = {name: getattr(answer, "parts", {})["images"] for name, answer in found.nodes.items()}
+    parts = {name: getattr(answer, "parts", {})["images"] for name, answer in found.items()}
     assert parts == {"n0": 0, "n1": 100}

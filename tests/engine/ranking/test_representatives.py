@@ -63,7 +63,7 @@ def rejections(world: World, pod: Pod) -> tuple[dict[str, Rejection], dict[str, 
     assert isinstance(verdict, Unschedulable)
     run = world.engine.dry_run(pod)
     assert run is not None
-    return dict(verdict.rejections), {name: it for name, it in run.nodes.items() if isinstance(it, Rejection)}
+    return dict(verdict.rejections), {name: it for name, it in run.items() if isinstance(it, Rejection)}
 
 
 @pytest.mark.parametrize("count", [220, 5000])
