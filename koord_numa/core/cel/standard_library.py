@@ -277,13 +277,18 @@ def _pattern(text: str) -> Any:
         raise EvaluationError(str(error)) from None
 
 
+def _search(text: str, expression: str) -> Any:
+    # RE2 searches in UTF-8. For a ``str``, its wrapper converts the byte positions of all groups to characters.
+    return _pattern(expression).search(text.encode())
+
+
 def _matches(text: str, expression: str) -> bool:
-    return _pattern(expression).search(text) is not None
+    return _search(text, expression) is not None
 
 
 def _find(text: str, expression: str) -> str:
-    found = _pattern(expression).search(text)
-    return found.group() if found else ""
+    found = _search(text, expression)
+    return found.group().decode() if found else ""
 
 
 def _find_all(frame: Frame, text: str, expression: str, limit: int = -1) -> tuple[str, ...]:
