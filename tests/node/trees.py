@@ -58,8 +58,9 @@ def unpack(archive: Path, folder: Path) -> Path:
         if kind == b"2":
             os.symlink(target, path)  # noqa: PTH211 - as above
         elif kind == b"0":
-            with open(path, "wb") as file:  # noqa: PTH123 - as above
-                file.write(body)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+            os.write(descriptor, body)
+            os.close(descriptor)
         else:
             assert kind == b"5", name
     return next(path for path in folder.glob("*/sys"))

@@ -1,6 +1,7 @@
 """The interfaces of a simulated node to local programs: sockets, ``/sys`` and ``/proc``."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -133,9 +134,12 @@ def _put(folder: Path, files: Mapping[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     start = str(folder)
     for name, text in files.items():
-        # A large machine has tens of thousands of files, for which Path takes twice as long.
-        with open(f"{start}/{name}", "w", encoding="ascii") as file:  # noqa: PTH123  (as above)
-            file.write(f"{text}\n")
+        # A large machine has tens of thousands of files, for which ``open`` takes three times as long.
+        descriptor = os.open(f"{start}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            os.write(descriptor, f"{text}\n".encode("ascii"))
+        finally:
+            os.close(descriptor)
 
 
 # The interfaces of a node to local programs.
