@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from time import time
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -35,6 +35,8 @@ from koord_numa.engine.metrics import Histogram, RebindMetrics, Result
 from koord_numa.engine.rebind import RebindController
 from koord_numa.engine.scheduler import Scheduler
 from koord_numa.settings import RebindMode
+
+Labels = TypeVar("Labels", bound=tuple[str, ...])
 
 
 class NodeFreeCpus(ValueObject):
@@ -108,36 +110,32 @@ def device_metrics(nodes: Iterable[NodeInfo]) -> Iterator[Metric]:
         groups.update(found)
         if found:
             largest[max((size for size, count in found.items() if count), default=0)] += 1
-    devices = GaugeMetricFamily(
-        "koord_numa_devices", "Devices by id: free, used (by any pod), unhealthy.", labels=("type", "state")
+    yield _gauges(
+        "koord_numa_devices",
+        "Devices by id: free, used (by any pod), unhealthy.",
+        ("type", "state"),
+        dict(sorted(states.items())),
     )
-    for key, count in sorted(states.items()):
-        devices.add_metric(key, count)
-    yield devices
-    free_groups = GaugeMetricFamily(
-        "koord_numa_free_gpu_groups", "Free partitions (or PCIe switches, NUMA nodes, nodes) of GPUs.", labels=("gpus",)
+    yield _gauges(
+        "koord_numa_free_gpu_groups",
+        "Free partitions (or PCIe switches, NUMA nodes, nodes) of GPUs.",
+        ("gpus",),
+        {(str(size),): count for size, count in sorted(groups.items())},
     )
-    for size, count in sorted(groups.items()):
-        free_groups.add_metric((str(size),), count)
-    yield free_groups
-    by_largest = GaugeMetricFamily(
+    yield _gauges(
         "koord_numa_nodes_by_largest_free_gpu_group",
         "Nodes with GPUs by id, by the number of GPUs of their largest free group.",
-        labels=("gpus",),
+        ("gpus",),
+        {(str(size),): count for size, count in sorted(largest.items())},
     )
-    for size, count in sorted(largest.items()):
-        by_largest.add_metric((str(size),), count)
-    yield by_largest
 
 
 def group_metrics(scheduler: Scheduler) -> Iterator[Metric]:
     """Yield the numbers of groups of pods by state, of attempts, and of reasons of rejections."""
     groups, meter = scheduler.handle.pod_groups, scheduler.metrics.groups
     states = Counter(groups.state_of(key) for key in groups)
-    found = GaugeMetricFamily("koord_numa_gangs", "Gangs with pods, by state.", labels=("state",))
-    for state in GangState:
-        found.add_metric((state.value,), states[state])
-    yield found
+    by_state = {(state.value,): states[state] for state in GangState}
+    yield _gauges("koord_numa_gangs", "Gangs with pods, by state.", ("state",), by_state)
     yield _counts(
         "koord_numa_group_attempts",
         "Attempts to place a group of pods, by result.",
@@ -161,14 +159,12 @@ def group_metrics(scheduler: Scheduler) -> Iterator[Metric]:
 def kubelet_metrics(scheduler: Scheduler, now: float) -> Iterator[Metric]:
     """Yield the three metric families of kubelets. ``now`` is in seconds since the epoch."""
     found = [info.history.evidence for info in scheduler.cache.nodes.values()]
-    explored = GaugeMetricFamily(
+    yield _gauges(
         "koord_numa_explored_nodes",
         "Nodes on which a pod explores unpublished kubelet options, or was rejected for them.",
-        labels=("state",),
+        ("state",),
+        {("exploring",): sum(bool(one.exploring) for one in found), ("refused",): sum(bool(one) for one in found)},
     )
-    explored.add_metric(("exploring",), sum(bool(one.exploring) for one in found))
-    explored.add_metric(("refused",), sum(bool(one) for one in found))
-    yield explored
     dated = [when for one in found if (when := one.latest) is not None]
     yield GaugeMetricFamily(
         "koord_numa_kubelet_evidence_age_seconds_max",
@@ -195,46 +191,30 @@ class RebindCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return every family in a fixed order. Series exist before their first count, so that ``rate`` includes it."""
-        yield self._resources()
-        yield from self._ended()
-        yield from self._moves()
-        yield self._automatic()
-
-    def _resources(self) -> Metric:
         found = Counter(rebind.phase for rebind in self._controller.known())
-        family = GaugeMetricFamily("koord_numa_rebind_resources", "RebindResources that exist.", labels=("phase",))
-        for phase in RebindPhase:
-            # A new object has an empty phase, but a label must not be empty.
-            family.add_metric((phase.value or _WAITING,), found[phase])
-        return family
-
-    def _ended(self) -> Iterator[Metric]:
+        # A new object has an empty phase, but a label must not be empty.
+        phases = {(phase.value or _WAITING,): found[phase] for phase in RebindPhase}
+        yield _gauges("koord_numa_rebind_resources", "RebindResources that exist.", ("phase",), phases)
         ended = CounterMetricFamily("koord_numa_rebinds", "Rebinds that ended, by phase.", labels=("phase", "dry_run"))
         for phase in (RebindPhase.SUCCEED, RebindPhase.FAILED):
             for dry_run in (False, True):
                 ended.add_metric((phase.value, str(dry_run).lower()), self._counted.ended[phase.value, dry_run])
         yield ended
-
-    def _moves(self) -> Iterator[Metric]:
-        moves = CounterMetricFamily("koord_numa_rebind_moves", "Changes of a pod's CPUs by rebinds.")
-        moves.add_metric((), self._counted.moves)
-        yield moves
-        crossings = CounterMetricFamily(
+        yield CounterMetricFamily(
+            "koord_numa_rebind_moves", "Changes of a pod's CPUs by rebinds.", value=self._counted.moves
+        )
+        yield _counts(
             "koord_numa_rebind_crossings",
             "NUMA crossings on nodes before and after rebinds, without dry runs.",
-            labels=("when",),
+            "when",
+            {"before": self._counted.crossings_before, "after": self._counted.crossings_after},
         )
-        crossings.add_metric(("before",), self._counted.crossings_before)
-        crossings.add_metric(("after",), self._counted.crossings_after)
-        yield crossings
-
-    def _automatic(self) -> Metric:
-        family = CounterMetricFamily(
-            "koord_numa_automatic_rebinds", "RebindResources that rebindPolicy created.", labels=("mode",)
+        yield _counts(
+            "koord_numa_automatic_rebinds",
+            "RebindResources that rebindPolicy created.",
+            "mode",
+            {mode.value: self._counted.automatic[mode.value] for mode in (RebindMode.PROPOSE, RebindMode.CREATE)},
         )
-        for mode in (RebindMode.PROPOSE, RebindMode.CREATE):
-            family.add_metric((mode.value,), self._counted.automatic[mode.value])
-        return family
 
 
 BIND_FAILURES: Final = ("Conflict", "Forbidden", "Gone", "Invalid", "NodeLeft", "Unavailable", "UnknownOutcome")
@@ -315,29 +295,23 @@ class SchedulerCollector(Collector):
 
     def _queue(self) -> Iterator[Metric]:
         numbers = self._sources.scheduler.queue.numbers()
-        pending = GaugeMetricFamily("scheduler_pending_pods", "Pods that wait, by queue.", labels=("queue",))
-        for queue in ("active", "backoff", "unschedulable"):
-            pending.add_metric((queue,), getattr(numbers, queue))
-        yield pending
+        pending = {(queue,): getattr(numbers, queue) for queue in ("active", "backoff", "unschedulable")}
+        yield _gauges("scheduler_pending_pods", "Pods that wait, by queue.", ("queue",), pending)
         incoming = CounterMetricFamily(
             "scheduler_queue_incoming_pods", "Pods that entered a queue, by event.", labels=("queue", "event")
         )
         for labels, count in sorted(self._sources.scheduler.queue.arrivals.items()):
             incoming.add_metric(labels, count)
         yield incoming
-        refused = GaugeMetricFamily(
+        yield _gauges(
             "scheduler_unschedulable_pods",
             "Unschedulable pods by the plugins that reject them. A pod counts for every plugin.",
-            labels=("plugin", "profile"),
+            ("plugin", "profile"),
+            dict(sorted(self._sources.scheduler.queue.refused().items())),
         )
-        for labels, count in sorted(self._sources.scheduler.queue.refused().items()):
-            refused.add_metric(labels, count)
-        yield refused
         state = self._sources.scheduler.cache
-        cache = GaugeMetricFamily("scheduler_cache_size", "Objects in the cache, by type.", labels=("type",))
-        for kind, size in (("nodes", state.nodes), ("pods", state.node_of), ("assumed_pods", state.assumed)):
-            cache.add_metric((kind,), len(size))
-        yield cache
+        sizes = {("nodes",): len(state.nodes), ("pods",): len(state.node_of), ("assumed_pods",): len(state.assumed)}
+        yield _gauges("scheduler_cache_size", "Objects in the cache, by type.", ("type",), sizes)
 
     def _outcomes(self) -> Iterator[Metric]:
         meter = self._sources.scheduler.metrics
@@ -359,58 +333,60 @@ class SchedulerCollector(Collector):
             "error",
             dict.fromkeys(BIND_FAILURES, 0) | meter.failures,
         )
-        exhausted = CounterMetricFamily(
-            "koord_numa_claim_budgets_used", "Used budgets for CEL selectors of a ResourceClaim."
+        yield CounterMetricFamily(
+            "koord_numa_claim_budgets_used",
+            "Used budgets for CEL selectors of a ResourceClaim.",
+            value=self._sources.scheduler.handle.selector.budgets.used,
         )
-        exhausted.add_metric((), self._sources.scheduler.handle.selector.budgets.used)
-        yield exhausted
         yield _counts(
             "koord_numa_rejections",
             "Rejections of pods, by rule.",
             "reason",
             {reason.value: 0 for reason in Reason} | meter.rejections,
         )
-        attempts = CounterMetricFamily("scheduler_preemption_attempts", "Preemption attempts.")
-        attempts.add_metric((), sum(meter.preemptions.values()))
-        yield attempts
+        attempts = sum(meter.preemptions.values())
+        yield CounterMetricFamily("scheduler_preemption_attempts", "Preemption attempts.", value=attempts)
         yield _counts("koord_numa_preemptions", "Preemption attempts, by result.", "result", meter.preemptions)
         yield _histogram("scheduler_preemption_victims", "Evicted pods per preemption.", (), {(): meter.victims_each})
-        victims = CounterMetricFamily("koord_numa_preemption_victims", "Pods evicted by preemption.")
-        victims.add_metric((), meter.victims)
-        yield victims
-
-        yield _gauge(
-            "koord_numa_device_moves", "Moves of one pod that would free 4 devices of a node.", meter.device_moves
+        yield CounterMetricFamily("koord_numa_preemption_victims", "Pods evicted by preemption.", value=meter.victims)
+        yield GaugeMetricFamily(
+            "koord_numa_device_moves", "Moves of one pod that would free 4 devices of a node.", value=meter.device_moves
         )
-        evicted = CounterMetricFamily("koord_numa_device_move_evictions", "Pods evicted to gather free devices.")
-        evicted.add_metric((), meter.device_evictions)
-        yield evicted
+        yield CounterMetricFamily(
+            "koord_numa_device_move_evictions", "Pods evicted to gather free devices.", value=meter.device_evictions
+        )
 
     def _cluster(self) -> Iterator[Metric]:
         nodes = self._sources.scheduler.cache.nodes
         room = self._free_cpus.of(nodes).values()
-        yield _gauge("koord_numa_free_cpus", "Whole CPUs that no pod holds.", sum(found.free for found in room))
-        yield _gauge(
+        yield GaugeMetricFamily(
+            "koord_numa_free_cpus", "Whole CPUs that no pod holds.", value=sum(found.free for found in room)
+        )
+        yield GaugeMetricFamily(
             "koord_numa_largest_aligned_cpus",
             "Maximum number of free CPUs on one NUMA node of the cluster.",
-            max((found.largest for found in room), default=0),
+            value=max((found.largest for found in room), default=0),
         )
         spread = [found.fragmentation for found in room if found.free]
-        yield _gauge(
+        yield GaugeMetricFamily(
             "koord_numa_fragmentation",
             "Mean over nodes: 0 if the free CPUs fill one NUMA node, near 1 if they are scattered.",
-            sum(spread) / len(spread) if spread else 0.0,
+            value=sum(spread) / len(spread) if spread else 0.0,
         )
         ages = self._sources.topology_ages().values()
-        yield _gauge("koord_numa_topology_age_seconds_max", "Oldest topology data.", max(ages, default=0.0))
+        yield GaugeMetricFamily(
+            "koord_numa_topology_age_seconds_max", "Oldest topology data.", value=max(ages, default=0.0)
+        )
         held = sum(len(found) for found in self._sources.scheduler.writers.double_holds.values())
-        yield _gauge("koord_numa_double_holds", "Pairs of pods that hold the same CPUs.", held)
+        yield GaugeMetricFamily("koord_numa_double_holds", "Pairs of pods that hold the same CPUs.", value=held)
         overcommitted = len(self._sources.scheduler.writers.overcommitted)
-        yield _gauge("koord_numa_overcommitted_nodes", "Shared nodes whose requests exceed allocatable.", overcommitted)
+        yield GaugeMetricFamily(
+            "koord_numa_overcommitted_nodes", "Shared nodes whose requests exceed allocatable.", value=overcommitted
+        )
         yield from kubelet_metrics(self._sources.scheduler, time())
         quarantine = self._sources.scheduler.handle.quarantine
         yield _counts("koord_numa_quarantined", "Objects that were quarantined, by kind.", "kind", quarantine.counts)
-        yield _gauge("koord_numa_quarantined_objects", "Objects in quarantine.", len(quarantine))
+        yield GaugeMetricFamily("koord_numa_quarantined_objects", "Objects in quarantine.", value=len(quarantine))
         yield _counts(
             "koord_numa_foreign_writes",
             "Binds and resource-status changes of this scheduler's pods by other writers.",
@@ -418,18 +394,19 @@ class SchedulerCollector(Collector):
             self._sources.scheduler.writers.foreign,
         )
         untrusted = sum(1 for record in nodes.values() if record.distrust)
-        yield _gauge(
-            "koord_numa_untrusted_nodes", "Nodes on which the scheduler and the kubelet both own CPUs.", untrusted
+        yield GaugeMetricFamily(
+            "koord_numa_untrusted_nodes", "Nodes on which the scheduler and the kubelet both own CPUs.", value=untrusted
         )
         yield from device_metrics(nodes.values())
         yield from group_metrics(self._sources.scheduler)
 
     def _process(self) -> Iterator[Metric]:
-        leader = GaugeMetricFamily("leader_election_master_status", "1 while this process leads.", labels=("name",))
-        leader.add_metric((self._sources.scheduler.settings.lease.name,), float(self._sources.lease.fresh()))
-        yield leader
+        leads = {(self._sources.scheduler.settings.lease.name,): float(self._sources.lease.fresh())}
+        yield _gauges("leader_election_master_status", "1 while this process leads.", ("name",), leads)
         rivals = len(self._sources.lease_conflicts.rivals)
-        yield _gauge("koord_numa_second_schedulers", "Leases held by other schedulers of the same names.", rivals)
+        yield GaugeMetricFamily(
+            "koord_numa_second_schedulers", "Leases held by other schedulers of the same names.", value=rivals
+        )
         age = GaugeMetricFamily(
             "koord_numa_watch_age_seconds", "Time since the last list, event or bookmark.", labels=("resource",)
         )
@@ -449,15 +426,15 @@ class SchedulerCollector(Collector):
             "fate",
             {"posted": self._sources.recorder.posted, "dropped": self._sources.recorder.dropped},
         )
-        yield _gauge("koord_numa_loop_lag_seconds", "Last delay of the event loop.", self._sources.loop_lag.last)
-        yield _gauge(
+        yield GaugeMetricFamily(
+            "koord_numa_loop_lag_seconds", "Last delay of the event loop.", value=self._sources.loop_lag.last
+        )
+        yield GaugeMetricFamily(
             "koord_numa_loop_lag_seconds_max",
             "Maximum delay of the event loop since the start.",
-            self._sources.loop_lag.worst,
+            value=self._sources.loop_lag.worst,
         )
-        build = GaugeMetricFamily("koord_numa_build_info", "What runs here.", labels=("version",))
-        build.add_metric((__version__,), 1)
-        yield build
+        yield _gauges("koord_numa_build_info", "What runs here.", ("version",), {(__version__,): 1})
 
 
 class NodeCollector(Collector):
@@ -469,37 +446,45 @@ class NodeCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return every family, with nodes sorted by name."""
-        free = GaugeMetricFamily("koord_numa_node_free_cpus", "Whole CPUs that no pod holds.", labels=("node",))
-        largest = GaugeMetricFamily(
+        nodes, label = self._sources.scheduler.cache.nodes, ("node",)
+        rooms = {(name,): room for name, room in self._free_cpus.of(nodes).items()}
+        yield _gauges(
+            "koord_numa_node_free_cpus",
+            "Whole CPUs that no pod holds.",
+            label,
+            {node: room.free for node, room in rooms.items()},
+        )
+        yield _gauges(
             "koord_numa_node_largest_aligned_cpus",
             "Maximum number of free CPUs on one NUMA node of the node.",
-            labels=("node",),
+            label,
+            {node: room.largest for node, room in rooms.items()},
         )
-        fragmentation = GaugeMetricFamily(
-            "koord_numa_node_fragmentation", "As koord_numa_fragmentation.", labels=("node",)
+        yield _gauges(
+            "koord_numa_node_fragmentation",
+            "As koord_numa_fragmentation.",
+            label,
+            {node: room.fragmentation for node, room in rooms.items()},
         )
-        age = GaugeMetricFamily(
+        yield _gauges(
             "koord_numa_node_topology_age_seconds",
             "Time since the NodeResourceTopology of the node changed.",
-            labels=("node",),
+            label,
+            {(name,): age for name, age in sorted(self._sources.topology_ages().items())},
         )
-        untrusted = GaugeMetricFamily(
-            "koord_numa_node_untrusted", "1 while the scheduler and the kubelet both own CPUs.", labels=("node",)
+        yield _gauges(
+            "koord_numa_node_untrusted",
+            "1 while the scheduler and the kubelet both own CPUs.",
+            label,
+            {(name,): float(bool(nodes[name].distrust)) for (name,) in rooms},
         )
-        nodes = self._sources.scheduler.cache.nodes
-        for name, room in self._free_cpus.of(nodes).items():
-            free.add_metric((name,), room.free)
-            largest.add_metric((name,), room.largest)
-            fragmentation.add_metric((name,), room.fragmentation)
-            untrusted.add_metric((name,), float(bool(nodes[name].distrust)))
-        for name, seconds in sorted(self._sources.topology_ages().items()):
-            age.add_metric((name,), seconds)
-        return (free, largest, fragmentation, age, untrusted)
 
 
-def _gauge(name: str, about: str, value: float) -> Metric:
-    family = GaugeMetricFamily(name, about)
-    family.add_metric((), value)
+def _gauges(name: str, about: str, labels: tuple[str, ...], found: Mapping[Labels, float]) -> Metric:
+    """Build a family of gauges. ``found`` has a value for every combination of label values."""
+    family = GaugeMetricFamily(name, about, labels=labels)
+    for values, number in found.items():
+        family.add_metric(values, number)
     return family
 
 

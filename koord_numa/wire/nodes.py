@@ -24,7 +24,6 @@ from koord_numa.wire.parsing import (
     current_name,
     head,
     load_json,
-    read,
     read_as,
     read_json,
     read_time,
@@ -207,14 +206,10 @@ def parse_node(obj: Mapping[str, Any]) -> Node:
     """
     problems = Problems()
     top = head(obj, "Node", problems)
-    spec = problems.collect(lambda: read(NodeSpec, top.body.get("spec") or {}, top.path.at("spec")), NodeSpec())
-    status = problems.collect(
-        lambda: read(NodeStatus, top.body.get("status") or {}, top.path.at("status")), NodeStatus()
-    )
+    spec = problems.part(top, "spec", NodeSpec)
+    status = problems.part(top, "status", NodeStatus)
     # Not needed to place pods, so a mistake here does not make the node unusable.
-    life = Problems().collect(
-        lambda: read(KubeletStatus, top.body.get("status") or {}, top.path.at("status")), KubeletStatus()
-    )
+    life = Problems().part(top, "status", KubeletStatus)
     path = top.path.at("status.allocatable")
     nothing: dict[str, int] = {}
     allocatable = problems.collect(lambda: supplied(status.allocatable, path), nothing)

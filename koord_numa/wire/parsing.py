@@ -201,6 +201,10 @@ class Problems:
             self.problem = self.problem or str(error)
             return otherwise
 
+    def part(self, top: "Head", name: str, model: type[Model]) -> Model:
+        """Return ``spec`` or ``status`` of an object. An absent or malformed part is an empty one."""
+        return self.collect(lambda: read(model, top.body.get(name) or {}, top.path.at(name)), model())
+
 
 def plain(value: object, path: FieldPath) -> dict[str, Any]:
     """Return an API object as a plain dict. Kopf passes mappings of its own type. Raises ``WireError``."""

@@ -19,7 +19,7 @@ from koord_numa.core.rebind.plan import (
 )
 from koord_numa.wire import names
 from koord_numa.wire.errors import FieldPath
-from koord_numa.wire.parsing import EnumReader, Int64, Problems, Strict, head, read, read_time, version
+from koord_numa.wire.parsing import EnumReader, Int64, Problems, Strict, head, read_time, version
 from koord_numa.wire.pod_annotations import quantities
 
 ACTIONS: Final = EnumReader({action.value: action for action in RebindAction})
@@ -66,9 +66,9 @@ def parse_rebind(obj: Mapping[str, Any]) -> RebindRequest:
     problems = Problems()
     top = head(obj, names.REBIND_KIND, problems)
     path = top.path.at("spec")
-    spec = problems.collect(lambda: read(RebindSpec, top.body.get("spec") or {}, path), RebindSpec())
+    spec = problems.part(top, "spec", RebindSpec)
     status_place = top.path.at("status")
-    status = problems.collect(lambda: read(RebindStatus, top.body.get("status") or {}, status_place), RebindStatus())
+    status = problems.part(top, "status", RebindStatus)
     started, updated = status.start_time, status.update_timestamp
     # The default is the only action.
     action = spec.rebind_action or RebindAction.REBIND_CPU.value

@@ -251,9 +251,7 @@ def parse_device_class(obj: Mapping[str, Any]) -> DeviceClass:
     """Parse a DeviceClass. ``problem`` describes malformed parts. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
     top = head(obj, "DeviceClass", problems)
-    spec = problems.collect(
-        lambda: read(ClassSpecModel, top.body.get("spec") or {}, top.path.at("spec")), ClassSpecModel()
-    )
+    spec = problems.part(top, "spec", ClassSpecModel)
     path = top.path.at("spec.config")
     return DeviceClass(
         top.name,

@@ -84,7 +84,7 @@ def parse_csi_node(obj: Mapping[str, Any]) -> CsiNode:
     """Parse a CSINode. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
     top = head(obj, "CSINode", problems)
-    spec = problems.collect(lambda: read(CsiNodeSpec, top.body.get("spec") or {}, top.path.at("spec")), CsiNodeSpec())
+    spec = problems.part(top, "spec", CsiNodeSpec)
     # A driver without a count has no limit (CSINode VolumeNodeResources.Count nil), which differs from 0.
     limits = {
         driver.name: driver.allocatable.count
@@ -98,9 +98,7 @@ def parse_csi_driver(obj: Mapping[str, Any]) -> CsiDriver:
     """Parse a CSIDriver. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
     top = head(obj, "CSIDriver", problems)
-    spec = problems.collect(
-        lambda: read(CsiDriverSpec, top.body.get("spec") or {}, top.path.at("spec")), CsiDriverSpec()
-    )
+    spec = problems.part(top, "spec", CsiDriverSpec)
     # nil is false: without storageCapacity the scheduler does not check capacities (binder.go hasEnoughCapacity).
     return CsiDriver(top.name, bool(spec.storage_capacity))
 
@@ -127,9 +125,7 @@ def parse_attachment(obj: Mapping[str, Any]) -> VolumeAttachment:
     """Parse a VolumeAttachment. The volume is empty for an inline volume. Raises ``WireError`` only for an object without a name."""
     problems = Problems()
     top = head(obj, "VolumeAttachment", problems)
-    spec = problems.collect(
-        lambda: read(AttachmentSpec, top.body.get("spec") or {}, top.path.at("spec")), AttachmentSpec()
-    )
+    spec = problems.part(top, "spec", AttachmentSpec)
     return VolumeAttachment(top.name, spec.node_name, (spec.source.persistent_volume_name or "") if spec.source else "")
 
 
@@ -225,8 +221,8 @@ def parse_volume(obj: Mapping[str, Any]) -> PersistentVolume:
     problems = Problems()
     top = head(obj, "PersistentVolume", problems)
     path = top.path.at("spec")
-    spec = problems.collect(lambda: read(VolumeSpec, top.body.get("spec") or {}, path), VolumeSpec())
-    status = problems.collect(lambda: read(Phase, top.body.get("status") or {}, top.path.at("status")), Phase())
+    spec = problems.part(top, "spec", VolumeSpec)
+    status = problems.part(top, "status", Phase)
     required = spec.node_affinity.required if spec.node_affinity else None
     claim = spec.claim_ref or ClaimReference()
     driver, handle = _driver(spec)
@@ -269,8 +265,8 @@ def parse_claim(obj: Mapping[str, Any]) -> PersistentVolumeClaim:
     problems = Problems()
     top = head(obj, "PersistentVolumeClaim", problems)
     path = top.path.at("spec")
-    spec = problems.collect(lambda: read(VolumeClaimSpec, top.body.get("spec") or {}, path), VolumeClaimSpec())
-    status = problems.collect(lambda: read(Phase, top.body.get("status") or {}, top.path.at("status")), Phase())
+    spec = problems.part(top, "spec", VolumeClaimSpec)
+    status = problems.part(top, "status", Phase)
     legacy = top.annotations.get(names.LEGACY_CLASS)
     requests = spec.resources.requests if spec.resources else None
     return PersistentVolumeClaim(

@@ -140,10 +140,8 @@ def parse_budget(obj: Mapping[str, Any]) -> DisruptionBudget:
     problems = Problems()
     top = head(obj, "PodDisruptionBudget", problems)
     path = top.path.at("spec")
-    spec = problems.collect(lambda: read(BudgetSpec, top.body.get("spec") or {}, path), BudgetSpec())
-    status = problems.collect(
-        lambda: read(BudgetStatus, top.body.get("status") or {}, top.path.at("status")), BudgetStatus()
-    )
+    spec = problems.part(top, "spec", BudgetSpec)
+    status = problems.part(top, "status", BudgetStatus)
     selector = problems.collect(lambda: label_selector(spec.selector, path.at("selector")), None)
     return DisruptionBudget(
         # policy/v1 objects are always namespaced. The fallback is for objects from files.

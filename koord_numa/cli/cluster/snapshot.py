@@ -21,7 +21,7 @@ from koord_numa.cluster.resources import (
 )
 from koord_numa.core.objects.gangs import Dialect, GangKey
 from koord_numa.core.objects.node import NodeResourceTopology
-from koord_numa.core.objects.request import Pod, PodKey
+from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.preempt.victims import PreemptionCandidate
 from koord_numa.core.state.inventory import NodeSnapshot
@@ -32,54 +32,26 @@ from koord_numa.engine.object_events import why_everywhere, with_remark
 from koord_numa.engine.preemption import GroupPlan
 from koord_numa.engine.queue import Nomination, PendingPod, RequestClass
 from koord_numa.engine.scheduler import Scheduler, verdict_on
-from koord_numa.ports import Dependencies, ObjectReference
+from koord_numa.ports import Dependencies
 from koord_numa.settings import DeviceObjectSupport, Settings
 from koord_numa.wire import resource_status
 
 
 class ReadOnlyPorts:
-    """Read-only binder, recorder and lease for a scheduler that is never run."""
+    """Binder, recorder and lease of a scheduler that is never run. Events are discarded, and every request is a mistake."""
 
     def fresh(self) -> bool:
         """Return False: this scheduler is never the leader."""
         return False
 
-    def event(self, pod: PodKey, *, warning: bool, reason: str, message: str) -> None:
-        """Discard the event."""
+    def _discard(self, *_: object, **__: object) -> None:
+        pass
 
-    def node_event(self, node: str, *, warning: bool, reason: str, message: str) -> None:
-        """Discard the event."""
+    async def _refuse(self, *what: object) -> NoReturn:
+        raise AssertionError(f"a read-only scheduler was asked to write: {what}")
 
-    def object_event(self, about: ObjectReference, *, warning: bool, reason: str, message: str) -> None:
-        """Discard the event."""
-
-    async def bind(self, pod: PodKey, node: str, annotations: Mapping[str, str]) -> None:
-        """Raise ``AssertionError``."""
-        _refuse("bind", pod, node, annotations)
-
-    async def read_pod(self, pod: PodKey) -> Pod:
-        """Raise ``AssertionError``: all pods have been read before."""
-        _refuse("read_pod", pod)
-
-    async def set_unschedulable(self, pod: PodKey, message: str) -> None:
-        """Raise ``AssertionError``."""
-        _refuse("set_unschedulable", pod, message)
-
-    async def nominate(self, pod: PodKey, node: str, why: str = "") -> Pod:
-        """Raise ``AssertionError``."""
-        _refuse("nominate", pod, node, why)
-
-    async def delete(self, pod: PodKey) -> None:
-        """Raise ``AssertionError``."""
-        _refuse("delete", pod)
-
-    async def evict(self, pod: PodKey, message: str) -> None:
-        """Raise ``AssertionError``."""
-        _refuse("evict", pod, message)
-
-
-def _refuse(*what: object) -> NoReturn:
-    raise AssertionError(f"a read-only scheduler was asked to write: {what}")
+    event = node_event = object_event = _discard
+    bind = read_pod = set_unschedulable = nominate = delete = evict = _refuse
 
 
 T = TypeVar("T")

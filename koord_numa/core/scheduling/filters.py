@@ -153,20 +153,8 @@ def _resources(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
     return fits_resources(amounts_of_node(ask.amounts, seen), seen.allocatable, seen.ledger.amounts, len(seen.ledger))
 
 
-def _disks(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
-    return None if ask.storage is None else fits_volume_restrictions(ask.request, seen.node, ask.storage)
-
-
-def _volume_limits(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
-    return None if ask.storage is None else fits_volume_limits(ask.request, seen.node, ask.storage)
-
-
-def _volume_binding(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
-    return None if ask.storage is None else fits_volume_binding(ask.request, seen.node, ask.storage)
-
-
-def _volume_zone(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
-    return None if ask.storage is None else fits_volume_zone(ask.request, seen.node, ask.storage)
+def _of_storage(fits: Callable[[PodRequest, Node, Storage], Rejection | None]) -> Check:
+    return lambda ask, seen: None if ask.storage is None else fits(ask.request, seen.node, ask.storage)
 
 
 def _spread(ask: SchedulingRequest, seen: NodeSnapshot) -> Rejection | None:
@@ -246,10 +234,12 @@ FILTERS: Final = (
         lambda request: bool(request.constraints.host_ports),
     ),
     Filter("NodeResourcesFit", {Reason.RESOURCES: ON_CAPACITY}, Scope.NODE, _resources),
-    Filter("VolumeRestrictions", {Reason.DISK_CONFLICT: ON_VOLUMES}, Scope.CLUSTER, _disks),
-    Filter("NodeVolumeLimits", {Reason.VOLUME_LIMIT: ON_VOLUMES}, Scope.CLUSTER, _volume_limits),
-    Filter("VolumeBinding", {Reason.VOLUME: ON_VOLUMES}, Scope.CLUSTER, _volume_binding),
-    Filter("VolumeZone", {Reason.VOLUME_ZONE: ON_VOLUMES}, Scope.CLUSTER, _volume_zone),
+    Filter(
+        "VolumeRestrictions", {Reason.DISK_CONFLICT: ON_VOLUMES}, Scope.CLUSTER, _of_storage(fits_volume_restrictions)
+    ),
+    Filter("NodeVolumeLimits", {Reason.VOLUME_LIMIT: ON_VOLUMES}, Scope.CLUSTER, _of_storage(fits_volume_limits)),
+    Filter("VolumeBinding", {Reason.VOLUME: ON_VOLUMES}, Scope.CLUSTER, _of_storage(fits_volume_binding)),
+    Filter("VolumeZone", {Reason.VOLUME_ZONE: ON_VOLUMES}, Scope.CLUSTER, _of_storage(fits_volume_zone)),
     Filter("PodTopologySpread", {Reason.SPREAD: ON_PODS}, Scope.CLUSTER, _spread),
     Filter(
         "InterPodAffinity",

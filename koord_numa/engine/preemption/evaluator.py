@@ -9,7 +9,7 @@ again before each request. Failures are raised; the executor decides about the n
 import asyncio
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from logging import getLogger
 from typing import Any, Final
@@ -105,9 +105,7 @@ class EvictionFreedDevices:
         self._turn_to(node)
         if self._left <= 0:
             return Rejection(Reason.RESOURCE_CLAIMS, NO_SOLUTION, "the search for victims reached its limit")
-        kept = (allocation for uid in {*self._own, *gone} for allocation in self._lister.kept_for(uid))
-        freed = (it.claim.allocation for it in self._freed(gone) if it.claim.allocation is not None)
-        with self._lister.set_aside([*kept, *freed], taken):
+        with self._without(gone, taken):
             answer, steps = self._check.try_out(self._ask, seen, placement)
         self._left -= steps + 1
         self._spent += steps + 1
@@ -121,10 +119,14 @@ class EvictionFreedDevices:
     def may_suffice(self, node: PreemptionNode, gone: Collection[str]) -> bool:
         """Necessary condition: the node has enough devices when these pods have left."""
         self._turn_to(node)
+        with self._without(gone):
+            return not self._check.falls_short(node.seen)
+
+    def _without(self, gone: Collection[str], taken: Sequence[Allocation] = ()) -> AbstractContextManager[None]:
+        """Free the devices that these pods, and the pod itself, hold or have reserved. ``taken`` count as held."""
         kept = (allocation for uid in {*self._own, *gone} for allocation in self._lister.kept_for(uid))
         freed = (it.claim.allocation for it in self._freed(gone) if it.claim.allocation is not None)
-        with self._lister.set_aside([*kept, *freed]):
-            return not self._check.falls_short(node.seen)
+        return self._lister.set_aside([*kept, *freed], taken)
 
     def _turn_to(self, node: PreemptionNode) -> None:
         if self._node is not node:
