@@ -268,7 +268,8 @@ class PendingPodHandler:
         holds is determined by the handler of bound pods.
         """
         # A pod that needs no node any more is removed like a deleted pod.
-        if event == DELETED or not _wants_node(obj):
+        # A pod with a node, and a terminating, gated, finished or mirror pod, is not scheduled.
+        if event == DELETED or obj.node or obj.deleting or obj.gated or obj.mirror or obj.finished:
             self._handle.forget(obj.key.uid)
             return
         with self._handle.quarantine.contained(subject_of(obj)):
@@ -441,8 +442,3 @@ class EventHandlers(ValueObject):
     devices: ObjectHandler[DeviceInventory]
     namespaces: Callbacks[Namespace]
     budgets: Callbacks[DisruptionBudget]
-
-
-def _wants_node(pod: Pod) -> bool:
-    """Return whether the pod is to be scheduled: it has no node and is not terminating, gated, finished, or a mirror pod."""
-    return not (pod.node or pod.deleting or pod.gated or pod.mirror or pod.finished)

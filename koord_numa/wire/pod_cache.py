@@ -434,7 +434,7 @@ def known_pod(found: BoundText, node: str, key: bytes) -> Pod | None:
         coined=has_coined_name(owners) if owners else False,
         assignment=assignment,
         preempts=spec.preemption_policy != "Never",
-        ready=_is_ready(status.conditions or ()),
+        ready=any(each.type == "Ready" and each.status == "True" for each in (status.conditions or ())),
         started=status.phase == "Running" or bool(status.container_statuses or status.init_container_statuses),
         started_at=started_at,
         resource_version=metadata.resource_version or "",
@@ -518,10 +518,6 @@ def _is_resized(spec: Spec, *statuses: list[_ContainerStatus] | None) -> bool:
             if bytes(each.resources.requests) != asked or allocated not in (asked, b""):
                 return True
     return False
-
-
-def _is_ready(conditions: Iterable[_Condition]) -> bool:
-    return any(each.type == "Ready" and each.status == "True" for each in conditions)
 
 
 _DECODER: Final = msgspec.json.Decoder(BoundText)

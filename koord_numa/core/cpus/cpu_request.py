@@ -136,7 +136,10 @@ def shaped(bind: CpuBindPolicy, machine: CpuTopology, available: CpuSet, preferr
     """
     if bind not in (FULL_PCPUS, SPREAD_BY_PCPUS):
         return CpuSet(available.bits & machine.bits)
-    pairs = _pairs_of(machine)
+    known: Pairs | tuple[()] | None = machine.derived.get(Pairs)
+    if known is None:
+        known = machine.derived[Pairs] = _found_pairs(machine) or ()
+    pairs = known or None
     if pairs is not None and not preferred:
         return CpuSet(_shaped_pairs(bind, pairs, available.bits & machine.bits))
     if bind is FULL_PCPUS:
@@ -164,14 +167,6 @@ def _shaped_pairs(bind: CpuBindPolicy, pairs: Pairs, free: int) -> int:
         whole = low & free >> pairs.distance
         return whole | whole << pairs.distance
     return low | free & ~pairs.low & ~(low << pairs.distance)
-
-
-def _pairs_of(machine: CpuTopology) -> Pairs | None:
-    """Return the pairs, ``None`` if cores have other numbers of CPUs or irregular ids."""
-    known: Pairs | tuple[()] | None = machine.derived.get(Pairs)
-    if known is None:
-        known = machine.derived[Pairs] = _found_pairs(machine) or ()
-    return known or None
 
 
 def _found_pairs(machine: CpuTopology) -> Pairs | None:

@@ -209,7 +209,10 @@ def core_rule(
     # A rejection is stronger evidence than a configuration that does not list the option.
     if config.cpu_policy is not None and not config.cpu_options.get(FULL_CORES, False) and not evidence.kept:
         return None
-    threads = _likely_threads(zones, architecture, evidence.counts)
+    # The largest number of threads per core of the architecture that divides all counts and NUMA node sizes.
+    divisor = gcd(*evidence.counts, *[zone.capacity.get(CPU, 0) // MILLI for zone in zones])
+    # Without counts and sizes the divisor is 0, which every number divides.
+    threads = next((threads for threads in LIKELY_THREADS.get(architecture, _ANY_THREADS) if not divisor % threads), 1)
     # A reserved CPU spoils its core. Which core it is on is not published.
     spoiled = [(zone.capacity.get(CPU, 0) - zone.allocatable.get(CPU, 0)) // MILLI * (threads - 1) for zone in zones]
     published = config.cpu_policy is not None
@@ -243,13 +246,6 @@ def _surely_whole(state: FreeCpus, spoiled: Sequence[int]) -> int:
     if not state.located:
         return max(0, sum(state.by_zone) - sum(spoiled))
     return sum([max(0, free - lost) for free, lost in zip(state.by_zone, spoiled, strict=True)])
-
-
-def _likely_threads(zones: Sequence[Zone], architecture: str, counts: Iterable[int]) -> int:
-    """Return the largest number of threads per core of the architecture that divides all counts and NUMA node sizes."""
-    divisor = gcd(*counts, *[zone.capacity.get(CPU, 0) // MILLI for zone in zones])
-    # Without counts and sizes the divisor is 0, which every number divides.
-    return next((threads for threads in LIKELY_THREADS.get(architecture, _ANY_THREADS) if not divisor % threads), 1)
 
 
 @lru_cache(maxsize=32)

@@ -375,7 +375,10 @@ def _last_standing(lists: Sequence[Sequence[Hint]], nodes: int, level: Sequence[
                 # The winner is unbeaten: its last occurrence is later than that of every smaller mask and of every
                 # higher score.
                 return _first_after(beaten, lists, nodes, (mask, score))
-        wide = _last_of_wider(lists, nodes, mask)
+        # The last combination of wider hints alone that merges into the mask, ``()`` if there is none.
+        # Reversed, so that the first combination found is the last one of the iteration.
+        options = [[option for option in _options(hints, nodes, mask) if not option.equal][::-1] for hints in lists]
+        wide = tuple(option.place for option in _Walk(options, mask, score=0).first(nodes, ()))
         # Masks that result only from wider hints have score 0, so every scored combination counts as higher.
         beaten = max(smaller, higher[0])
         if wide > beaten:
@@ -446,13 +449,6 @@ def _last_of_higher(lasts: Iterable[Mapping[int, Place]]) -> dict[int, Place]:
         higher[score] = latest
         latest = max(latest, by_score[score])
     return higher
-
-
-def _last_of_wider(lists: Sequence[Sequence[Hint]], nodes: int, mask: int) -> Place:
-    """Return the last combination of wider hints alone that merges into the mask, ``()`` if there is none."""
-    # Reversed, so that the first combination found is the last one of the iteration.
-    options = [[option for option in _options(hints, nodes, mask) if not option.equal][::-1] for hints in lists]
-    return tuple(option.place for option in _Walk(options, mask, score=0).first(nodes, ()))
 
 
 def _first_after(after: Place, lists: Sequence[Sequence[Hint]], nodes: int, value: tuple[int, int]) -> Hint:

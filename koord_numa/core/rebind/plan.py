@@ -248,7 +248,7 @@ def plan_rebind(layout: NodeLayout) -> RebindPlan:
     """Return the best plan that can be executed step by step. The plan is empty without an improvement."""
     way = _way(layout)
     return RebindPlan(
-        moves=_moves(layout, way.steps),
+        moves=tuple(Move(layout.pods[step.pinned].key, CpuSet(step.before), CpuSet(step.after)) for step in way.steps),
         before=node_figures(layout, layout.now),
         after=node_figures(layout, way.end),
         dropped=tuple(layout.pods[index].key for index in way.dropped),
@@ -351,10 +351,6 @@ def layout_of_pods(
     # The uid is the last key, because orders may be equal and the same pods must give the same plan.
     ordered = tuple(sorted(pods, key=lambda pinned: (pinned.order, pinned.key.uid)))
     return NodeLayout(machine, ordered, fixed, cpu_limit or {})
-
-
-def _moves(layout: NodeLayout, steps: Sequence[Step]) -> tuple[Move, ...]:
-    return tuple(Move(layout.pods[step.pinned].key, CpuSet(step.before), CpuSet(step.after)) for step in steps)
 
 
 class Threshold(ValueObject):

@@ -198,21 +198,18 @@ class GroupCycle:
                     for cycle in cycles:
                         tasks.create_task(cycle)
             if not is_complete:
-                self._count_bound(keys)
+                # Count a group whose gangs have got their minimal count in this cycle.
+                groups = self.handle.pod_groups
+                gangs = [groups.gang(key) for key in keys]
+                if all(gang.scheduled for gang in gangs) and not any(map(groups.is_partial, keys)):
+                    waited = self.handle.dependencies.clock() - min(gang.since for gang in gangs)
+                    self.handle.metrics.groups.waited.add(waited)
             if cycles and any(map(self._waits_queued, members)):
                 self.after_refused(Refusal(keys))  # for members beyond the minimal count, after the binds
         finally:
             for pending in members:  # no member is lost after an exception
                 if self._waits(pending):
                     self.handle.queue.back_off(pending, self.handle.dependencies.clock() + 1.0)
-
-    def _count_bound(self, keys: Sequence[GangKey]) -> None:
-        """Count a group whose gangs have got their minimal count in this cycle."""
-        groups = self.handle.pod_groups
-        gangs = [groups.gang(key) for key in keys]
-        if all(gang.scheduled for gang in gangs) and not any(map(groups.is_partial, keys)):
-            waited = self.handle.dependencies.clock() - min(gang.since for gang in gangs)
-            self.handle.metrics.groups.waited.add(waited)
 
     def _tell_waiting(self, keys: Iterable[GangKey], reason: str, message: str) -> None:
         for key in keys:
