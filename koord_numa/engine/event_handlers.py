@@ -48,7 +48,7 @@ class ObjectHandler(Generic[T]):
         self._kind = kind
         self._apply = apply
         self._quarantine = quarantine
-        self._on_synced = on_synced
+        self.synced = on_synced
         self._on_broken = on_broken
         self._broken: dict[str, T] = {}  # objects that raised, by the UID of their subject, until they work or are gone
 
@@ -81,10 +81,6 @@ class ObjectHandler(Generic[T]):
             if self._broken.pop(subject.uid, None) is not None:
                 self._on_broken(obj, "")
 
-    def synced(self) -> None:
-        """Report that the first list is complete."""
-        self._on_synced()
-
 
 def _ignore(*_: object) -> None:
     pass
@@ -104,6 +100,7 @@ class ContainedHandler(Generic[T]):
     def __init__(self, kind: str, inner: EventHandler[T], quarantine: Quarantine) -> None:
         self._kind = kind
         self._inner = inner
+        self.synced = inner.synced
         self._quarantine = quarantine
 
     def replace(self, objects: Iterable[T]) -> None:
@@ -121,10 +118,6 @@ class ContainedHandler(Generic[T]):
         """Process an added, changed or deleted object."""
         with self._quarantine.contained(_subject(self._kind, obj)):
             self._inner.observe(event, obj)
-
-    def synced(self) -> None:
-        """Report that the first list is complete."""
-        self._inner.synced()
 
 
 def _subject(kind: str, obj: object) -> Subject:
@@ -247,7 +240,7 @@ class PendingPodHandler:
         self._groups = groups
         self._preemption = preemption
         self._kick = kick
-        self._on_synced = on_synced
+        self.synced = on_synced
         self._leads_from = 0.0  # pods are not updated earlier, because a former leader may have done so
 
     def replace(self, objects: Iterable[Pod]) -> None:
@@ -267,17 +260,12 @@ class PendingPodHandler:
         ``DELETED`` only means that it does not wait any more: the server's field selector also reports a bound pod in this way. What a pod
         holds is determined by the handler of bound pods.
         """
-        # A pod that needs no node any more is removed like a deleted pod.
-        # A pod with a node, and a terminating, gated, finished or mirror pod, is not scheduled.
+        # A pod that needs no node any more is removed like a deleted pod: terminating, gated, finished and mirror pods need none.
         if event == DELETED or obj.node or obj.deleting or obj.gated or obj.mirror or obj.finished:
             self._handle.forget(obj.key.uid)
             return
         with self._handle.quarantine.contained(subject_of(obj)):
             self._observe(obj)
-
-    def synced(self) -> None:
-        """Report that the first list is complete."""
-        self._on_synced()
 
     def reclassify_by_news(self) -> None:
         """Reclassify the waiting pods that changed terms of placed pods select."""
@@ -375,6 +363,7 @@ class BoundPodHandler:
     ) -> None:
         self._handle = handle
         self._pods = pods
+        self.synced = pods.synced
         self._after = after
         self._preemption = preemption
 
@@ -399,10 +388,6 @@ class BoundPodHandler:
         self._after()
         if event == DELETED or obj.node:
             self._handle.forget(obj.key.uid)
-
-    def synced(self) -> None:
-        """Report that the first list is complete."""
-        self._pods.synced()
 
     def _note_confirmed(self, pods: Iterable[Pod]) -> None:
         """Inform preemption about confirmed binds: these pods may be evicted from now on."""
