@@ -15,8 +15,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.verdicts import Placement, Unschedulable
 from koord_numa.core.scheduling.filters import Answers, ClusterEvent
 from koord_numa.engine.binding.assumed_pods import AssumedPods, ConflictingWriters
-from koord_numa.engine.cache.cache import DELETED, Cache
-from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
+from koord_numa.engine.cache.cache import DELETED, Cache, is_kubelet_rejection
 from koord_numa.engine.cache.listers import NamespaceLister, VolumeLister, WorkloadLister
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.claims.late_check import Deallocation

@@ -3,7 +3,7 @@
 import pytest
 
 from koord_numa.core.objects.verdicts import Reason
-from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
+from koord_numa.engine.cache.cache import is_kubelet_rejection
 from koord_numa.engine.cache.listers import PodIndex
 from koord_numa.engine.containment import NodeBackoff
 from koord_numa.engine.queue.pending_pod import RequestClass, RequestClasses

@@ -18,6 +18,7 @@ from functools import partial
 import msgspec
 
 from koord_numa.core.cpus.kubelet_options import StatedOptions
+from koord_numa.core.kubelet import OUT_OF, REASONS
 from koord_numa.core.objects.devices import DeviceInventory
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod
@@ -28,7 +29,6 @@ from koord_numa.core.resources import ResourceList
 from koord_numa.core.scheduling.filters import ClusterEvent
 from koord_numa.core.state.ledger import Holding, holding_of
 from koord_numa.core.value_objects import MutableObject, replace, value_field
-from koord_numa.engine.cache.kubelet_history import is_kubelet_rejection
 from koord_numa.engine.cache.listers import PodIndex
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.cache.topology_lag import RECENT
@@ -62,6 +62,11 @@ __all__ = ["DELETED", "Cache", "OnChange"]
 
 OnChange = Callable[[ClusterEvent | None, NodeInfo, Pod | None], None]
 """Called with the event that may help waiting pods (``None``: no event), the node, and the pod that was added or removed, if any."""
+
+
+def is_kubelet_rejection(pod: Pod) -> bool:
+    """Return whether a kubelet rejected this pod at admission, by the reasons of its admission handlers (OutOfcpu, ...)."""
+    return pod.phase == "Failed" and (pod.reason in REASONS or pod.reason.startswith(OUT_OF))
 
 
 @dataclass(slots=True, eq=False)

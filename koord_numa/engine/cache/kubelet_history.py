@@ -11,8 +11,6 @@ from math import inf
 from typing import Final
 
 from koord_numa.core.kubelet import (
-    OUT_OF,
-    REASONS,
     SMT_ALIGNMENT,
     TOPOLOGY_AFFINITY,
     UNEXPECTED_ADMISSION,
@@ -276,11 +274,6 @@ class KubeletEvidence:
             self.kept_cores = max(when, self.kept_cores or 0.0)
             if had_cpus:
                 self.kept_pairs = max(when, self.kept_pairs or 0.0)
-
-
-def is_kubelet_rejection(pod: Pod) -> bool:
-    """Return whether a kubelet rejected this pod at admission, by the reasons of its admission handlers (OutOfcpu, ...)."""
-    return pod.phase == "Failed" and (pod.reason in REASONS or pod.reason.startswith(OUT_OF))
 
 
 def tells_of_numa(request: PodRequest, reason: str, frame: NodeConfig | None) -> bool:
