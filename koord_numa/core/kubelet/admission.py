@@ -18,6 +18,7 @@ from koord_numa.core.explain import cpus_text
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
 from koord_numa.core.kubelet.belief import InFlightPods, PodsInFlight
 from koord_numa.core.kubelet.bounds import (
+    STRICT,
     Sight,
     binds_freely,
     everything,
@@ -325,8 +326,11 @@ class AdmissionQuestion:
             # Memory groups are formed and dissolved with pods, so more free memory may cause a rejection.
             matters = matters or (binds_freely(demand, node) and not has_room_whoever_leaves(request, one))
             more = with_one_away(one) if matters else without_leaving(one, demand)
-            # After a departure, the CPUs of the remaining pods may still be spread differently over NUMA nodes.
-            more = chain.from_iterable(map(variants, more)) if one.spread and packs_sockets(node) else more
+            # After a departure, CPUs of the remaining pods may still be spread differently, and CPUs of init containers free.
+            if (one.spread and packs_sockets(node)) or (
+                one.loose and confined and node.config.topology_policy in STRICT
+            ):
+                more = chain.from_iterable(map(variants, more))
             for after in more:
                 yield replace(after, state=replace(after.state, requested=one.state.requested))
 

@@ -53,6 +53,7 @@ BROKE: Final = (
     ("any", 79789),  # after a restart: CPUs of finished init containers whose apps are on other NUMA nodes
     ("no-options", 720868),  # what a container on two NUMA nodes takes over of one may leave a CPU of the other free
     ("any", 84516),  # late topologies showed two departed pods, and others of their names vouched for each other
+    ("distributed", 254),  # after a restart: the pod of unknown init containers' CPUs and another had both left unseen
     ("no-fingerprint-restarts", 66850),  # with more room a container took the CPUs beside the only free device
 )
 """Lives that broke a yes once, by kind and seed."""
