@@ -7,7 +7,7 @@ from koord_numa.engine.object_events import NOT_READ, UNREADABLE
 from tests.engine.world import World, make_node, make_world
 
 UNKNOWN = KubeletConfig(
-    topology_policy=KubeletPolicy.RESTRICTED, topology_options={"numa-allocation-strategy": True}, cpu_policy="static"
+    topology_policy=KubeletPolicy.RESTRICTED, topology_options={"option-of-tomorrow": True}, cpu_policy="static"
 )
 TOPOLOGY = NodeResourceTopology("node", CpuOwner.KUBELET, kubelet=UNKNOWN, resource_version="1")
 
@@ -23,7 +23,7 @@ def test_the_key_is_named_once_for_each_problem() -> None:
     publish(world, TOPOLOGY)
     publish(world, replace(TOPOLOGY, resource_version="2"))
     assert world.diary.reasons("node") == [UNREADABLE]
-    assert "numa-allocation-strategy" in world.diary.events[0][2]
+    assert "option-of-tomorrow" in world.diary.events[0][2]
     malformed = NodeResourceTopology("node", CpuOwner.KUBELET, problem="topologyPolicies: 'dynamic' is unknown")
     publish(world, malformed)
     assert "topologyPolicies" in world.diary.events[1][2]

@@ -12,7 +12,7 @@ from itertools import chain, product
 from operator import attrgetter, or_
 from typing import Final
 
-from koord_numa.core.cpus.kubelet_options import THREADS
+from koord_numa.core.cpus.kubelet_options import ORDER_OPTIONS, THREADS
 from koord_numa.core.cpuset import EMPTY, CpuSet, members
 from koord_numa.core.explain import cpus_text
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
@@ -354,6 +354,7 @@ TOO_MANY: Final = (
 )
 NOT_YET: Final = "the possible states of this kubelet are still being evaluated for this pod"
 IN_FLIGHT: Final = "pods bound to this node may be on other NUMA nodes than foreseen, until their kubelet has admitted or rejected them"
+ORDER_UNKNOWN: Final = f"no NUMA node is sure to have room, as {' and '.join(sorted(ORDER_OPTIONS))} of its kubelet choose among NUMA nodes"
 NOTHING_KNOWN: Final = "node(s) without usable NUMA topology"
 
 _BOUND_TO: Final = attrgetter("mask")
@@ -370,10 +371,8 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
     settle it.
     """
     demand = pod_demand(request)
-    if problem := view.problem_with(request):
-        return Rejection(Reason.NO_TOPOLOGY, NOTHING_KNOWN, problem, resolvable=False)
-    if view.is_behind and asks_kubelet(request):
-        return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, NOT_YET, resolvable=False)
+    if (closed := _refuse_without_states(request, view)) is not None:
+        return closed
     doubts: _Doubts | None = None
     if (spoiled := split_cores(demand, view)) is not None:
         # The rejection rests on an assumption that a verdict would settle: an unlikely option or the free cores.
@@ -382,6 +381,8 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         doubts = _Doubts([view.cores.option], [spoiled])
     if (unclear := _unclear_places(request, demand, view)) is not None:
         return unclear
+    if not view.state.node.numa_order_known and asks_kubelet(request):
+        return _by_bound(request, view, doubts, ORDER_UNKNOWN)
     if view.is_settled and len(demand.containers) == 1:  # No CPU reuse, and no possible departures.
         return _in_one_state(request, view, doubts)
     later = view.explorations or Explorations(steps=DECISION)
@@ -396,6 +397,15 @@ def would_admit(request: PodRequest, view: KubeletView) -> KubeletAdmission | Re
         return _by_bound(request, view, doubts)
     later.add(request, exploration)
     return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, NOT_YET)
+
+
+def _refuse_without_states(request: PodRequest, view: KubeletView) -> Rejection | None:
+    """Return a rejection if the topology cannot be used, or if events are not replayed yet, else ``None``."""
+    if problem := view.problem_with(request):
+        return Rejection(Reason.NO_TOPOLOGY, NOTHING_KNOWN, problem, resolvable=False)
+    if view.is_behind and asks_kubelet(request):
+        return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, NOT_YET, resolvable=False)
+    return None
 
 
 class Exploration:
@@ -470,14 +480,21 @@ def _in_all_states(
     return unsure or _admission(demand, verdict, view, _Places(masks, places, before), doubts)
 
 
-def _by_bound(request: PodRequest, view: KubeletView, doubts: "_Doubts | None") -> KubeletAdmission | Rejection:
+def _by_bound(
+    request: PodRequest, view: KubeletView, doubts: "_Doubts | None", why: str = TOO_MANY
+) -> KubeletAdmission | Rejection:
     """
-    Return an admission if sums show that the pod fits in every state, else a rejection. Used if there are too many states for dry runs.
+    Return an admission if sums show that the pod fits in every state, else a rejection with the detail ``why``.
+
+    Used if there are too many states for dry runs, or if the states are not known.
     """
     state = view.state
     verdict = dry_run(state, request, view.hypotheses[0].trust)
-    if isinstance(verdict, NotAdmitted) or not (view.followed and fits_in_every_state(request, view)):
-        return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, TOO_MANY)
+    if isinstance(verdict, NotAdmitted):
+        refused = rejection_of(request, verdict, view, state)
+        return replace(refused, detail=f"{refused.detail}; {why}") if why == ORDER_UNKNOWN else refused
+    if not ((view.followed or why == ORDER_UNKNOWN) and fits_in_every_state(request, view)):
+        return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, why)
     places = _places(verdict.grant, state.node)
     masks = [reduce(or_, places, 0), state.node.machine.numa_mask]
     return _admission(pod_demand(request), verdict, view, _Places(masks, places, state), doubts)

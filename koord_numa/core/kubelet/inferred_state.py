@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Final
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
-from koord_numa.core.cpus.kubelet_options import CLOSEST_NUMA
+from koord_numa.core.cpus.kubelet_options import CLOSEST_NUMA, ORDER_OPTIONS
 from koord_numa.core.cpuset import lowest, members
 from koord_numa.core.explain import needs_text
 from koord_numa.core.kubelet.admit import DryRunAdmitted, Trust, dry_run
@@ -30,9 +30,6 @@ from koord_numa.core.objects.vocabulary import INIT, ContainerKind, KubeletPolic
 from koord_numa.core.resources import CPU, MILLI, NOTHING, ResourceList, add, total, without_zeros
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
-
-MOST_SOCKETS: Final = 8
-"""Maximum sockets of a machine."""
 
 
 def without_leftovers(
@@ -997,7 +994,7 @@ def _wherever(
     holding: Holding, zones: Sequence[Zone], topology: NodeResourceTopology
 ) -> Iterator[tuple[int, ResourceList]]:
     """Return the maximum amounts of the pod for every NUMA node that it may be on."""
-    if not holding.numa:
+    if not holding.numa or any(topology.kubelet.topology_options.get(name) for name in ORDER_OPTIONS):
         return ((zone.numa, amounts) for amounts in _anywhere(holding) for zone in zones)
     # Charged more than the pod can hold: every one of its NUMA nodes was and is possible.
     if len(holding.numa) > 1 and _is_counted_on_several(holding):

@@ -225,7 +225,6 @@ class NodeConfig:
             else {},
             ids_are_real=False,
             packs=architecture in LIKELY_THREADS and packs_cpus(topology.kubelet),
-            may_pack=architecture in LIKELY_THREADS and topology.kubelet.cpu_policy is None,
             core_threads=_core_threads(topology.kubelet, architecture),
             is_published=topology.kubelet.cpu_policy is not None,
             takes_whole_cores=packs_cpus(topology.kubelet) and bool(topology.kubelet.cpu_options.get(FULL_CORES)),

@@ -189,7 +189,6 @@ class KubeletNode:
     ids_are_real: bool = True  # False: CPU ids are invented, and options about cores and sockets have no effect
     aligns_by_socket: bool = False  # with invented CPU ids: align-by-socket is on, and sockets are assumed
     packs: bool = False  # with invented CPU ids: cores have at most two threads, and CPUs are packed into them
-    may_pack: bool = False  # with invented CPU ids: as ``packs``, unless an unpublished option is on
     core_threads: tuple[int, ...] = ()  # with invented CPU ids and align-by-socket: possible threads per core
     is_published: bool = True  # whether the CPU manager's options are known
     takes_whole_cores: bool = False  # with invented CPU ids: full-pcpus-only is on, and CPUs are packed core by core
@@ -216,12 +215,12 @@ class KubeletNode:
         object.__setattr__(self, "reserved", reserved)
         object.__setattr__(self, "static_options", options)
         object.__setattr__(self, "prefers_closest", config.topology_options.get(CLOSEST_NUMA, False))
-        orders = any(config.topology_options.get(name, False) for name in ORDER_OPTIONS)
-        object.__setattr__(self, "numa_order_known", not orders)
         object.__setattr__(self, "pins_cpus", config.cpu_policy == STATIC_CPUS)
         object.__setattr__(self, "pins_memory", config.memory_policy == STATIC_MEMORY)
         object.__setattr__(self, "distributes_across_numa", config.cpu_options.get(OVER_NUMA, False))
         object.__setattr__(self, "aligns", config.topology_policy not in (None, KubeletPolicy.NONE))
+        orders = self.aligns and any(config.topology_options.get(name, False) for name in ORDER_OPTIONS)
+        object.__setattr__(self, "numa_order_known", not orders)
         # Under full-pcpus-only no container gets a CPU on the core of a reserved CPU.
         if self.whole_cores is None and options.full_pcpus_only:
             spoiled = sum(core.bits for core in self.machine.cores if core.bits & reserved)

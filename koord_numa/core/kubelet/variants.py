@@ -69,11 +69,6 @@ def owners_of(one: Hypothesis, bits: int = -1) -> dict[int, Owners]:
     return found
 
 
-def has_shared(one: Hypothesis) -> bool:
-    """Return whether a loose CPU has several possible owners. The effect of the removal of such an owner depends on the other owners."""
-    return any(len(owners) > 1 for owners in owners_of(one).values())
-
-
 def may_share(one: Hypothesis, uids: Iterable[str]) -> bool:
     """Return whether the places of the CPUs of all these pods are known, and every pod has an init container."""
     return all(

@@ -14,6 +14,7 @@ from koord_numa.core.cpus.kubelet_options import (
     ARCHITECTURE,
     CPU_OPTIONS,
     NO_RULE,
+    ORDER_OPTIONS,
     TOPOLOGY_OPTIONS,
     CoreEvidence,
     CoreRule,
@@ -395,7 +396,7 @@ def unknown_words(config: KubeletConfig) -> str:
     """Return a text about published options whose effect on the kubelet's decisions is unknown, or an empty string."""
     found: tuple[str, ...] = ()
     if config.topology_policy is not KubeletPolicy.NONE:
-        found += unknown_options(config.topology_options, TOPOLOGY_OPTIONS)
+        found += unknown_options(config.topology_options, TOPOLOGY_OPTIONS | ORDER_OPTIONS)
     # Policy ``none`` ignores its options. The kubelet validates them only for the static policy.
     if config.cpu_policy != "none":
         found += unknown_options(config.cpu_options, CPU_OPTIONS)

@@ -289,6 +289,8 @@ MOST_GUESSES: Final = 64
 
 ORDER_UNKNOWN: Final = "pods came in an order that is not known"
 
+ANY_NUMA_NODE: Final = "its kubelet chooses among equally good NUMA nodes by an order that is not modeled"
+
 SHOWN_UNKNOWN: Final = "the node was in use when it was first seen, and which pods its topology shows is not known"
 
 MOST_GONE: Final = 64
@@ -560,6 +562,9 @@ class KubeletHistory:
             self.exact, self._checkpoint = None, None
             return False
         self.absent.read_checkpoint(checkpoint.gone - checkpoint.active)
+        if not frame.node.numa_order_known:
+            self.exact, self._checkpoint = None, None
+            return False
         if self._checkpoint != checkpoint:
             self.exact, self._checkpoint, self.belief = self._begin_exact(frame, checkpoint), checkpoint, None
         return True
@@ -585,6 +590,8 @@ class KubeletHistory:
         topology = frame.topology
         if problem_of(topology):
             return Belief([], overflow="the node was in use when it was first seen")
+        if not frame.node.numa_order_known:
+            return Belief([], overflow=ANY_NUMA_NODE)
         present = [known for known in sorted(self.pods.values(), key=lambda known: known.order) if not known.left]
         shown = [known for known in present if known.uid not in hidden]
         # Unobserved pods may run.
