@@ -3,10 +3,12 @@
 import pytest
 
 from koord_numa.core.objects.verdicts import Placement, Rejection
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.ports import DELETED
 from koord_numa.wire import parse_node, parse_pod
-from koord_numa.wire.names import EXPLORES
+from koord_numa.wire.kubelet_state import kubelet_state_text
+from koord_numa.wire.names import EXPLORES, KUBELET_STATE
 from koord_numa.wire.pod_annotations import resource_status
 from tests.kubelets.node_life import JsonObject, NodeLife
 from tests.kubelets.test_unknown_options import EVEN, ODD, node
@@ -51,6 +53,25 @@ def test_a_rejected_pod_is_evidence_after_a_restart(node_first: bool) -> None:
     life.scan()
     life.deliver()
     assert isinstance(life.ask(ODD), Rejection)
+    assert isinstance(life.ask(EVEN), Placement)
+
+
+def publish_exact_state(life: NodeLife) -> None:
+    """The node agent publishes the kubelet's state."""
+    life.scan()
+    life.scans[-1]["metadata"]["annotations"] = {KUBELET_STATE: kubelet_state_text(life.agent.checkpoint(life.now))}
+    life.deliver()
+
+
+@pytest.mark.parametrize(("version", "waits"), [("v1.37.3", False), ("v1.38.0-alpha.1", True)])
+def test_cpus_that_a_newer_kubelet_chooses_are_known_when_shown(version: str, waits: bool) -> None:
+    life = NodeLife(replace(node("n", "distribute-cpus-across-cores"), hidden=False))
+    tell(life, {"nodeInfo": {"bootID": "one", "kubeletVersion": version}})
+    publish_exact_state(life)
+    life.place(EVEN)
+    assert isinstance(life.ask(EVEN), Rejection) == waits
+    life.admit()
+    publish_exact_state(life)
     assert isinstance(life.ask(EVEN), Placement)
 
 

@@ -45,6 +45,13 @@ ORDER_OPTIONS: Final = frozenset({"numa-allocation-strategy", "numa-score-weight
 MODELLED: Final = (1, 36)
 """The latest minor version of the kubelet whose managers ``core/kubelet`` follows."""
 
+CHOOSES_OTHERWISE: Final = {"distribute-cpus-across-cores": (1, 38), "distribute-cpus-across-numa": (1, 38)}
+"""
+CPU manager options by the minor version since which they choose other CPUs (kubernetes#139456, #140766, #141238).
+
+The CPUs of a pod are known there when the kubelet's state shows them, and not before.
+"""
+
 ARCHITECTURE: Final = "kubernetes.io/arch"
 """The well-known label that every kubelet sets on its Node."""
 
@@ -57,12 +64,22 @@ LIKELY_THREADS: Final = {"amd64": (2,), "arm64": (2,), "s390x": (2,), "riscv64":
 _ANY_THREADS: Final = (8, 4, 2)
 
 
+_VERSION: Final = r"(?:^| )v(\d{1,3})\.(\d{1,3})[^ ]*$"
+
+
 # Cached, because a cluster has few versions and every change of a node calls this function.
 @lru_cache(maxsize=1024)
 def newer_version(kubelet: str) -> str:
     """Return the version in ``Node.kubelet`` (``<boot> v1.37.1``) if it is newer than the model, else an empty string."""
-    version = search(r"(?:^| )v(\d{1,3})\.(\d{1,3})[^ ]*$", kubelet)
+    version = search(_VERSION, kubelet)
     return version[0].strip() if version and (int(version[1]), int(version[2])) > MODELLED else ""
+
+
+def chooses_otherwise(kubelet: str, options: Mapping[str, bool]) -> bool:
+    """Return whether this version of the kubelet chooses CPUs by an option in another way than the model."""
+    since = [first for name, first in CHOOSES_OTHERWISE.items() if options.get(name, False)]
+    version = search(_VERSION, kubelet) if since else None
+    return version is not None and (int(version[1]), int(version[2])) >= min(since)
 
 
 def unknown_options(published: Mapping[str, bool], known: Iterable[str]) -> tuple[str, ...]:

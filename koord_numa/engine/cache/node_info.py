@@ -10,7 +10,13 @@ from functools import partial
 from operator import is_
 from typing import Final
 
-from koord_numa.core.cpus.kubelet_options import NO_RULE, CoreEvidence, StatedOptions, with_stated_options
+from koord_numa.core.cpus.kubelet_options import (
+    NO_RULE,
+    CoreEvidence,
+    StatedOptions,
+    chooses_otherwise,
+    with_stated_options,
+)
 from koord_numa.core.devices import TYPE_OF, DeviceOffer, device_offer
 from koord_numa.core.kubelet import (
     ONE_SLICE,
@@ -535,7 +541,9 @@ class NodeInfo:
             problem = "" if exact.busy else TOO_MANY
         hypotheses = expecting_on_each(hypotheses, {uid: it.pod.request for uid, it in nominees.items()})
         view = followed_view(node, frame, hypotheses, booked, CoreEvidence())
-        return replace(view, cores=NO_RULE, problem=view.problem or problem, is_behind=exact.busy)
+        # Kubelets may choose CPUs in a way that is not modeled. Their next state shows them, after about a second.
+        unseen = bool(exact.arrivals) and chooses_otherwise(node.kubelet, frame.node.config.cpu_options)
+        return replace(view, cores=NO_RULE, problem=view.problem or problem, is_behind=exact.busy or unseen)
 
     def _ports_with(self, nominees: Mapping[str, Nominee]) -> tuple[HostPort, ...]:
         if not self._ports and not nominees:
