@@ -141,11 +141,27 @@ def _recorded(case: Case) -> Shares | None:
 
 
 def _ours(found: Answer, mask: int) -> Shares | None:
+    """Our split, which several rules ask for."""
+    if mask not in found.splits:
+        found.splits[mask] = _our_split(found, mask)
+    known: Shares | None = found.splits[mask]
+    return known
+
+
+def _theirs(found: Answer, mask: int, order: Order) -> Shares | None:
+    """Upstream's split in this order, which several rules ask for."""
+    if (mask, order) not in found.splits:
+        found.splits[mask, order] = _their_split(found, mask, order)
+    known: Shares | None = found.splits[mask, order]
+    return known
+
+
+def _our_split(found: Answer, mask: int) -> Shares | None:
     given = place(found.question.rules, found.offers, Placement("n", mask=mask))
     return dict(given.numa) if isinstance(given, Placement) else None
 
 
-def _theirs(found: Answer, mask: int, order: Order) -> Shares | None:
+def _their_split(found: Answer, mask: int, order: Order) -> Shares | None:
     """Upstream's split: each NUMA node in turn gives an equal part of the rest in whole units, or all it has, broken or not."""
     room, rules = found.offers, found.question.rules
     shares: dict[int, dict[str, int]] = {}

@@ -5,7 +5,7 @@ Hints, the merge of all of them, the election and the allocation are all made, s
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from koord_numa.core.allocation.allocate import cpu_occupancy, place
@@ -60,6 +60,8 @@ class Answer:
     merged: Decision | None
     elected: Decision | None
     allocated: Placement | Rejection | None
+    splits: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Splits by set and order that the rules for deviations have computed."""
 
 
 def load(case: Case) -> Question:
