@@ -61,21 +61,22 @@ def least_crossings(node: NodeLayout) -> int:
 
     A pod that spreads over cores needs as many as it has CPUs, less those that it has twice today. No arrangement can do better.
     """
-    return sum(_least(node, index) for index in range(len(node.pods)))
+    numa_bits = node.machine.numa_bits.values()
+    cpus = [(node.usable & here).bit_count() for here in numa_bits]
+    cores = [sum(1 for core in node.machine.cores if core.bits & here & node.usable) for here in numa_bits]
+    cpus.sort(reverse=True)
+    cores.sort(reverse=True)
+    return sum(_least(node, index, cpus, cores) for index in range(len(node.pods)))
 
 
-def _least(node: NodeLayout, index: int) -> int:
+def _least(node: NodeLayout, index: int, cpus: list[int], cores: list[int]) -> int:
+    """``cpus`` and ``cores`` are the usable ones by NUMA node, in descending order."""
     pinned, split = node.pods[index], node.qualities_now[index].split_cores
     if pinned.cpus_per_numa is not None:
         return sum(1 for count in pinned.cpus_per_numa.values() if count) - 1
-    cpus = [(node.usable & here).bit_count() for here in node.machine.numa_bits.values()]
-    cores = [
-        sum(1 for core in node.machine.cores if core.bits & here & node.usable)
-        for here in node.machine.numa_bits.values()
-    ]
     for number in range(1, len(cpus) + 1):
-        roomiest = sum(sorted(cpus, reverse=True)[:number])
-        most_cores = sum(sorted(cores, reverse=True)[:number]) + split if pinned.spreads else roomiest
+        roomiest = sum(cpus[:number])
+        most_cores = sum(cores[:number]) + split if pinned.spreads else roomiest
         if min(roomiest, most_cores) >= len(pinned.cpus):
             return number - 1
     raise AssertionError("a pod is larger than its machine")
