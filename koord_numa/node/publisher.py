@@ -83,30 +83,40 @@ class _ObjectWriter:
         """Return the seconds until the next write is allowed, 0 if it is."""
         return max(0.0, self._not_before - self._clock())
 
-    async def _look(self, now: float) -> None:
-        """Read the object again if it is due."""
-        # Before the comparison: a deleted object does not change the facts.
-        if now - self._looked < LOOK_INTERVAL:
-            return
-        self._seen = await self._api.get(self._path)
-        self._looked = now
-        if self._seen is None or not applied_by_us(self._seen):
-            self._sent = None  # deleted or never written
+    @property
+    def _manager(self) -> str:
+        """The value of the label that names the manager of the object, empty without one."""
+        return str((((self._seen or {}).get("metadata") or {}).get("labels") or {}).get(names.MANAGED_BY, ""))
 
-    async def _apply(self, obj: Json, now: float) -> None:
-        # Set before the request, so that a failing request is not repeated at once.
-        self._not_before = now + MIN_INTERVAL
-        self._seen = await self._api.apply(self._path, obj, FIELD_MANAGER)
+    async def _write(self, wanted: Callable[[], Json | None]) -> bool:
+        """Apply the wanted object if it changed. Return whether it was sent. An error of the API server is logged and retried later."""
+        now = self._clock()
+        if now < self._not_before:
+            return False
+        try:
+            # Read before the comparison: a deleted object does not change the facts.
+            if now - self._looked >= LOOK_INTERVAL:
+                self._seen = await self._api.get(self._path)
+                self._looked = now
+                if self._seen is None or not applied_by_us(self._seen):
+                    self._sent = None  # deleted or never written
+            obj = wanted()
+            if obj is None or obj == self._sent:
+                return False
+            # Set before the request, so that a failing request is not repeated at once.
+            self._not_before = now + MIN_INTERVAL
+            self._seen = await self._api.apply(self._path, obj, FIELD_MANAGER)
+        except NodeApiError as error:
+            if error.status == 409:
+                self._looked = float("-inf")  # another manager owns a field: read the object again
+            self._failures += 1
+            # The exponent is bounded, since 2**failures would grow without limit.
+            self._not_before = now + min(LONGEST_PAUSE, MIN_INTERVAL * 2 ** min(self._failures, 10))
+            logger.warning("%s is not published: %s", self.what, error)
+            return False
         self._sent, self._failures = obj, 0
         self.writes += 1
-
-    def _failed(self, error: NodeApiError, now: float) -> None:
-        if error.status == 409:
-            self._looked = float("-inf")  # another manager owns a field: read the object again
-        self._failures += 1
-        # The exponent is bounded, since 2**failures would grow without limit.
-        self._not_before = now + min(LONGEST_PAUSE, MIN_INTERVAL * 2 ** min(self._failures, 10))
-        logger.warning("%s is not published: %s", self.what, error)
+        return True
 
 
 class DevicePublisher(_ObjectWriter):
@@ -118,21 +128,10 @@ class DevicePublisher(_ObjectWriter):
         super().__init__(api, f"{DEVICE_PATH}/{node}", clock)
 
     async def write(self, obj: Json) -> bool:
-        """Apply the object if it changed. Return whether it was sent. An error of the API server is logged and retried later."""
-        now = self._clock()
-        if now < self._not_before:
-            return False
-        try:
-            await self._look(now)
-            labels = ((self._seen or {}).get("metadata") or {}).get("labels") or {}
-            foreign = self._seen is not None and labels.get(names.MANAGED_BY) != names.MANAGED_BY_KOORD_NUMA
-            if foreign or obj == self._sent:
-                return False
-            await self._apply(obj, now)
-        except NodeApiError as error:
-            self._failed(error, now)
-            return False
-        return True
+        """Apply the object if it changed. Return whether it was sent."""
+        return await self._write(
+            lambda: obj if self._seen is None or self._manager == names.MANAGED_BY_KOORD_NUMA else None
+        )
 
 
 class Publisher(_ObjectWriter):
@@ -148,35 +147,20 @@ class Publisher(_ObjectWriter):
     @property
     def is_koordinator(self) -> bool:
         """Return whether koordlet has labeled the object as its own."""
-        labels = ((self._seen or {}).get("metadata") or {}).get("labels") or {}
-        return bool(labels.get(names.MANAGED_BY) == names.MANAGED_BY_KOORDINATOR)
+        return self._manager == names.MANAGED_BY_KOORDINATOR
 
     async def write(self, facts: NodeFacts, differences: Mapping[str, Mapping[str, str]]) -> bool:
-        """
-        Apply changes. Return whether an object was sent.
-
-        An error of the API server is logged and retried later.
-        """
-        now = self._clock()
-        if now < self._not_before:
-            return False
-        try:
-            await self._look(now)
-            # The facts are compared first, since building the object is much more expensive.
-            if self._sent is not None and self._told == (facts, differences):
-                return False
-            obj = self._wanted(facts, differences)
-            if obj is None or obj == self._sent:
-                return False
-            await self._apply(obj, now)
-        except NodeApiError as error:
-            self._failed(error, now)
-            return False
-        self._told = facts, differences
-        return True
+        """Apply changes. Return whether an object was sent."""
+        sent = await self._write(lambda: self._wanted(facts, differences))
+        if sent:
+            self._told = facts, differences
+        return sent
 
     def _wanted(self, facts: NodeFacts, differences: Mapping[str, Mapping[str, str]]) -> Json | None:
-        """Return the object to apply, ``None`` if only options may be published and there is not an object yet."""
+        """Return the object to apply, ``None`` if nothing changed, or if only options may be published and there is no object yet."""
+        # The facts are compared first, since building the object is much more expensive.
+        if self._sent is not None and self._told == (facts, differences):
+            return None
         # OPTIONS means that zones belong to another publisher, even before they exist.
         foreign = self._publish is Publish.OPTIONS or (self._publish is Publish.AUTO and others_publish(self._seen))
         if foreign and self._seen is None:
