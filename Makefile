@@ -55,7 +55,7 @@ $(TESTS): $(DEV)
 
 unit: $(TESTS)  ## Only the tests, without those in a browser
 	$(BIN)/python -m compileall -q koord_numa # once, or in a fresh clone each worker would
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not browser" $(ARGS) # for two processors: a part of the time is waiting
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not browser" $(ARGS) # for two processors: a third of the time is waiting
 
 system: $(DEV)  ## Tests of the page in Chromium, which CI runs after make test (about one minute)
 	$(BIN)/python -m pytest tests/view tests/e2e -m browser -n 2 --dist loadfile $(ARGS)

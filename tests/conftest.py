@@ -6,6 +6,8 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
+from itertools import groupby, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,27 @@ settings.register_profile("random", deadline=None, suppress_health_check=[Health
 # The same few examples on every run, so that a change never fails on what it did not touch. `make chaos` draws more and new ones.
 settings.register_profile("fixed", settings.get_profile("random"), derandomize=True, max_examples=25)
 settings.load_profile("fixed")
+
+TESTS = Path(__file__).parent
+LONG = (
+    "chaos/test_chaos.py",
+    "chaos/test_devices_by_id.py",
+    "chaos/test_hostile_objects.py",
+    "chaos/test_image.py",
+    "cluster/test_connections.py",
+    "conformance/dra/test_cel.py",
+    "conformance/koordinator/test_rm.py",
+    "conformance/kube_scheduler/test_decisions.py",
+    "conformance/kubelet/drawn/test_drawn.py",
+    "conformance/kubelet/test_churn.py",
+    "conformance/kubelet/true_state/test_followed.py",
+    "docs/test_demo_document.py",
+    "e2e/test_claims.py",
+    "e2e/test_processes.py",
+    "e2e/test_rack.py",
+    "wire/test_hostile.py",
+)
+"""Modules with a test of more than six seconds. The workers of a parallel run begin with them and end with short tests."""
 
 FEW = 60
 """Examples of laws in ``make test``."""
@@ -78,10 +101,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(name, values, ids=[f"{what}-{value}" for value in values])
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the seeds of ``make test``, and order the tests for the workers of a parallel run."""
+    if config.getoption("--law-examples") <= FEW:
+        _leave_out_seeds(config, items)
+    if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+        items[:] = _long_first(items, int(workers))
+
+
+def _leave_out_seeds(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of the seeds of a test marked ``sampled(n)``, run every n-th one; ``make chaos`` runs all."""
-    if config.getoption("--law-examples") > FEW:
-        return
     seen: Counter[str] = Counter()
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
@@ -92,6 +122,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         seen[name] += 1
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
+
+
+def _long_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Return the tests in ``workers`` parts of the same size, each of which begins with a share of the long modules."""
+    long = {TESTS / name for name in LONG}
+    if missing := sorted(str(path) for path in long if not path.is_file()):
+        raise pytest.UsageError(f"no such files of long tests: {', '.join(missing)}")
+    shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for number, (_, module) in enumerate(groupby((it for it in items if it.path in long), key=attrgetter("path"))):
+        shares[number % workers] += module
+    others = iter([it for it in items if it.path not in long])
+    ordered: list[pytest.Item] = []
+    for number, share in enumerate(shares):
+        size = len(items) // workers + (number < len(items) % workers)
+        ordered += [*share, *islice(others, max(0, size - len(share)))]
+    return [*ordered, *others]
 
 
 @pytest.hookimpl(trylast=True)
