@@ -208,9 +208,9 @@ class ClaimController:
                 self._on_pod("MODIFIED", pod)
 
     def _on_pod(self, event: str, pod: Json) -> None:
-        # Fast path: called for every event of every pod.
+        # Fast path: called for every event of every pod. A deleted pod may have a claim that its status does not name yet.
         entries = pod["spec"].get("resourceClaims") or []
-        if not entries and not extended_claim_of(pod):
+        if not entries and event != "DELETED" and not extended_claim_of(pod):
             return
         metadata = pod["metadata"]
         if event == "DELETED" or pod.get("status", {}).get("phase") in _ENDED:
