@@ -6,7 +6,7 @@ import click
 
 from koord_numa.cli.cluster.access import Access, complete_names, with_access, with_watch
 from koord_numa.cli.parameters import Documented
-from koord_numa.cli.render.output import Lines, Output, check_watch, print_changes, width, with_output
+from koord_numa.cli.render.output import Lines, Output, check_watch, now, print_changes, width, with_output
 
 if TYPE_CHECKING:
     from koord_numa.cli.cluster.snapshot import Snapshot
@@ -37,7 +37,6 @@ def command(names: tuple[str, ...], access: Access, output: Output, watch: bool)
         print_changes(lambda: _report(access, names), watch=watch)
         return
     from koord_numa.cli.cluster.views import node_view
-    from koord_numa.cli.render.output import now
     from koord_numa.view import document
 
     snapshot = access.snapshot()

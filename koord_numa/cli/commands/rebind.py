@@ -10,7 +10,7 @@ import click
 
 from koord_numa.cli.cluster.access import Access, complete_names, with_access
 from koord_numa.cli.parameters import Documented
-from koord_numa.cli.render.output import Output, with_output
+from koord_numa.cli.render.output import Output, now, with_output
 from koord_numa.core.value_objects import ValueObject
 from koord_numa.view import Document, document
 from koord_numa.wire import names
@@ -198,7 +198,6 @@ def _show_plan(console: "Console", snapshot: "Snapshot", order: RebindOrder, out
 
 def _plan_document(node: str, plan: "RebindPlan") -> Document:
     """Return the ``RebindPlan``: the steps in order, and the figures of the node before and after."""
-    from koord_numa.cli.render.output import now
 
     def figures(of: "NodeFigures") -> Document:
         return {"numaCrossings": of.crossings, "splitCores": of.split_cores}

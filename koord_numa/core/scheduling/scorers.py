@@ -33,23 +33,9 @@ from koord_numa.core.objects.vocabulary import (
 )
 from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest
+from koord_numa.core.score import node_scores
 from koord_numa.core.score.least_numa_nodes import PlacedPod
-from koord_numa.core.score.node_scores import (
-    FILLING,
-    MAX_SCORE,
-    Strategy,
-    as_given,
-    between_extremes,
-    fewest_first,
-    least_crowded,
-    most_first,
-    score_fewest,
-    score_filling,
-    score_images,
-    score_node,
-    score_sparing,
-    score_zones,
-)
+from koord_numa.core.score.node_scores import MAX_SCORE
 from koord_numa.core.state.inventory import Inventory, NodeSnapshot
 from koord_numa.core.value_objects import ValueObject
 
@@ -99,7 +85,7 @@ def score_numa(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement,
     """
     method, offer = profile.numa_method, seen.offer
     if method is NodeScoring.FEWEST_NUMA_NODES:
-        return score_fewest(placement)
+        return node_scores.score_fewest(placement)
     if isinstance(offer, Inventory):
         placed = PlacedPod(placement, ask.amounts, offer, seen.ledger)
         if (
@@ -110,10 +96,10 @@ def score_numa(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement,
             return (
                 MAX_SCORE if placed.numa_total else 0
             )  # as on a kubelet's node: such a pod is not bound to NUMA nodes
-        return score_node(method, placed, Strategy(profile.scoring, profile.weights))
+        return node_scores.score_node(method, placed, node_scores.Strategy(profile.scoring, profile.weights))
     topology = offer.topology if isinstance(offer, KubeletView) else None
     strategy = ScoringType.LEAST_NUMA_NODES if method is NodeScoring.LEAST_NUMA_NODES else profile.scoring
-    return score_zones(ask.request, kube_qos(ask.request), topology, strategy, profile.weights)
+    return node_scores.score_zones(ask.request, kube_qos(ask.request), topology, strategy, profile.weights)
 
 
 def score_alignment(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, _profile: Profile) -> int:
@@ -240,16 +226,16 @@ def _filling(ask: SchedulingRequest, seen: NodeSnapshot, placement: Placement, p
         wanted = {**wanted, **{name: ask.by_claim[name] for name in by_claim}}
         held = {**held, **{name: counts[name][0] for name in by_claim}}
         there = {**there, **{name: counts[name][1] for name in by_claim}}
-    return score_filling(profile.scoring, wanted, there, held, profile.weights)
+    return node_scores.score_filling(profile.scoring, wanted, there, held, profile.weights)
 
 
 def scored_by_claim(resources: Iterable[str], profile: Profile) -> frozenset[str]:
     """Return the resources that count in the ``resources`` score of a node that serves them by claim."""
-    return frozenset(resources) & profile.weights.keys() if profile.scoring in FILLING else frozenset()
+    return frozenset(resources) & profile.weights.keys() if profile.scoring in node_scores.FILLING else frozenset()
 
 
 def _devices(ask: SchedulingRequest, seen: NodeSnapshot, _placement: Placement, _profile: Profile) -> int:
-    return score_sparing(ask.amounts, seen.allocatable, seen.ledger.amounts)
+    return node_scores.score_sparing(ask.amounts, seen.allocatable, seen.ledger.amounts)
 
 
 def _pod_affinity(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
@@ -272,7 +258,7 @@ def spreads_by_default(request: PodRequest) -> bool:
 
 
 def _images(ask: SchedulingRequest, seen: NodeSnapshot) -> int:
-    return 0 if ask.images is None else score_images(seen.node, ask.images)
+    return 0 if ask.images is None else node_scores.score_images(seen.node, ask.images)
 
 
 # For a pod with exclusive CPUs, alignment comes before the shape of its CPUs, and the shape before load. All parts that
@@ -299,14 +285,16 @@ PREFERENCES: Final = (
         "NodeAffinity",
         24,
         lambda ask, seen: preferred_weight(ask.request, seen.node),
-        most_first,
+        node_scores.most_first,
     ),
-    Preference("taints", "TaintToleration", 36, lambda ask, seen: soft_taints(ask.request, seen.node), fewest_first),
-    Preference("pod_affinity", "InterPodAffinity", 24, _pod_affinity, between_extremes),
-    Preference("spread", "PodTopologySpread", 24, _crowding, least_crowded),
+    Preference(
+        "taints", "TaintToleration", 36, lambda ask, seen: soft_taints(ask.request, seen.node), node_scores.fewest_first
+    ),
+    Preference("pod_affinity", "InterPodAffinity", 24, _pod_affinity, node_scores.between_extremes),
+    Preference("spread", "PodTopologySpread", 24, _crowding, node_scores.least_crowded),
     # Not requested by users: the weight relative to resource filling is that of kube-scheduler.
-    Preference("default_spread", "PodTopologySpread", 2, _default_crowding, least_crowded),
-    Preference("images", "ImageLocality", 1, _images, as_given),
+    Preference("default_spread", "PodTopologySpread", 2, _default_crowding, node_scores.least_crowded),
+    Preference("images", "ImageLocality", 1, _images, node_scores.as_given),
 )
 
 
