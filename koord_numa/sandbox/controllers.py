@@ -342,7 +342,8 @@ class ClaimController:
             return
         status = current.get("status") or {}
         consumers = status.get("reservedFor") or []
-        using = self._users(current)
+        # The list of all pods is needed only for a claim in use.
+        using = self._users(current) if consumers or status.get("allocation") else {}
         left = [it for it in consumers if it["uid"] in using]
         if len(left) < len(consumers):
             self._unreserve(current, left)
@@ -372,12 +373,14 @@ class ClaimController:
     def _reserve_placed(self, claim: Json, pods: Mapping[str, Json]) -> bool:
         known = {it["uid"] for it in claim["status"].get("reservedFor") or ()}
         for uid, pod in pods.items():
-            groups = {group["metadata"]["uid"] for _, group in claims_and_groups(self.store, pod) if group is not None}
-            if uid not in known and known.isdisjoint(groups) and pod["spec"].get("nodeName"):
-                names = {it["metadata"]["name"] for it in claims_of(self.store, pod)}
-                if claim["metadata"]["name"] in names:
-                    self._reserve(pod)
-                    return True
+            if uid in known or not pod["spec"].get("nodeName"):
+                continue
+            found = claims_and_groups(self.store, pod)
+            groups = {group["metadata"]["uid"] for _, group in found if group is not None}
+            names = {it["metadata"]["name"] for it, _ in found}
+            if known.isdisjoint(groups) and claim["metadata"]["name"] in names:
+                self._reserve(pod)
+                return True
         return False
 
     def _finalize(self, current: Json) -> None:
@@ -423,8 +426,3 @@ def claims_and_groups(store: DirectStore, pod: Json) -> list[tuple[Json, Json | 
     namespace = pod["metadata"]["namespace"]
     found = ((store.find(CLAIMS, name, namespace), group) for name, group in claim_names(store, pod) if name)
     return [(claim, group) for claim, group in found if claim is not None]
-
-
-def claims_of(store: DirectStore, pod: Json) -> list[Json]:
-    """Return the existing claims of a pod, as ``claims_and_groups``."""
-    return [claim for claim, _ in claims_and_groups(store, pod)]
