@@ -62,4 +62,4 @@ async def until(true: Callable[[], object]) -> None:
             began = time.thread_time()
             if true():
                 return
-            await asyncio.sleep(max(0.005, 4 * (time.thread_time() - began)))
+            await asyncio.sleep(max(0.005, 9 * (time.thread_time() - began)))
