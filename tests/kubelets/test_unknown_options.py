@@ -166,11 +166,10 @@ def publish(life: NodeLife, **attributes: str) -> None:
 @pytest.mark.parametrize(
     "attribute",
     [
-        {"topologyManagerOptionNumaAllocationStrategy": "most-allocated"},
         {"topologyManagerOptionPreferMoon": "true"},
         {"cpuManagerPolicyOptions": "full-pcpus-only=true,prefer-odd-cpus=true"},
     ],
-    ids=["strategy", "topology manager", "CPU manager"],
+    ids=["topology manager", "CPU manager"],
 )
 def test_an_option_of_a_later_kubelet_closes_the_node_to_pods(attribute: dict[str, str]) -> None:
     life = NodeLife(node())
@@ -181,6 +180,12 @@ def test_an_option_of_a_later_kubelet_closes_the_node_to_pods(attribute: dict[st
     small = container("app", 1, 1)
     small["resources"]["limits"]["cpu"] = "2"
     assert isinstance(life.ask({"containers": [small]}), Placement)
+
+
+def test_an_option_about_the_order_of_numa_nodes_keeps_the_node_open() -> None:
+    life = NodeLife(node())
+    publish(life, topologyManagerOptionNumaAllocationStrategy="most-allocated")
+    assert isinstance(life.ask(EVEN), Placement)
 
 
 def test_an_unknown_option_that_is_off_changes_nothing() -> None:
