@@ -301,8 +301,8 @@ def _pools_by_free_nodes(one: Hypothesis, name: str) -> Iterator[DevicePool]:
     sure = sum(1 << numa for numa, count in few.items() if count)
     perhaps = members(everywhere & ~sure)
     # Many NUMA nodes first: with them the pod is most likely placed as in the other states of the node.
-    for without in chain.from_iterable(combinations(perhaps, count) for count in range(len(perhaps) + 1)):
-        near = everywhere & ~sum(1 << numa for numa in without)
+    for far in chain.from_iterable(combinations(perhaps, count) for count in range(len(perhaps) + 1)):
+        near = everywhere & ~sum(1 << numa for numa in far)
         yield assumed_pool(name, tuple(everywhere if taken >> place & 1 else near for place in range(shared.total)))
 
 
