@@ -8,7 +8,7 @@ import msgspec
 import orjson
 from msgspec import Raw, Struct
 
-from koord_numa.core.objects.constraints import Constraints, WorkloadKey
+from koord_numa.core.objects.constraints import Constraints
 from koord_numa.core.objects.devices import DeviceGrants
 from koord_numa.core.objects.request import Assignment, Pod, PodKey, PodRequest
 from koord_numa.core.value_objects import ValueObject, replace
@@ -148,126 +148,6 @@ _BOUND: Final[ParsedCache[tuple[bytes, str], PodRequest]] = ParsedCache(_CHARACT
 """Requests of bound pods, by digest and node."""
 
 _CONSTRAINTS: Final[ParsedCache[Constraints, Constraints]] = ParsedCache(_CHARACTERS)
-
-
-class SteadyPart(ValueObject):
-    """The parts of a pod that do not change with its status, its node and the annotations of its bind."""
-
-    path: FieldPath
-    key: PodKey
-    request: CachedRequest
-    scheduler: str
-    created: float
-    deleting: bool
-    gated: bool
-    mirror: bool
-    owner: str
-    coined: bool
-    preempts: bool
-    spec_text: str
-    never_rebound: bool
-    claims: tuple[
-        tuple[str, str, str], ...
-    ]  # entries of ``spec.resourceClaims``: names of the entry, of the claim, and of the template; one of the latter two is empty
-    has_node: bool  # the fields below are not known for bound pods
-    controller: WorkloadKey | None = None
-    images: tuple[str, ...] = ()
-
-    def request_at(self, node: str) -> PodRequest:
-        """Return the request of the pod on this node, or of the unbound pod for an empty name."""
-        if node:
-            return self.request.at(node)
-        return self.request.plain if self.owner else self.request.alone
-
-
-def known_part(obj: object) -> SteadyPart | None:
-    """Return the steady part of this pod if it was parsed before from the same texts."""
-    uid = obj["metadata"].get("uid") if isinstance(obj, dict) and isinstance(obj.get("metadata"), dict) else None
-    known = _PARTS.get(uid) if isinstance(uid, str) else None
-    if known is None or not isinstance(obj, dict):
-        return None
-    digest, part = known
-    found = _steady_digest(obj)
-    if found is None or found[0] != digest or (part.has_node and not obj["spec"].get("nodeName")):
-        return None
-    text = _spec_text(obj)
-    return part if text == part.spec_text else _with_spec(part, text, found)
-
-
-def remember(obj: object, part: SteadyPart) -> None:
-    """Cache the steady part of this pod, which was parsed without a problem."""
-    found = _steady_digest(obj) if isinstance(obj, dict) else None
-    if found is None:
-        return
-    known = _PARTS.get(part.key.uid)
-    if known is not None and known[0] == found[0] and known[1].request.key and part.request.key:
-        # Equal but for resource-spec: that text maps the cached request to this one.
-        _FILLED.put((known[1].request.key, part.spec_text), part.request, part.request.characters + len(part.spec_text))
-    _PARTS.put(part.key.uid, (found[0], part), found[1])
-
-
-def _with_spec(part: SteadyPart, text: str, digest: tuple[bytes, int]) -> SteadyPart | None:
-    """Return the part with another text of ``resource-spec``, if it was parsed before for the same request."""
-    request = _FILLED.get((part.request.key, text)) if part.request.key else None
-    if request is None:
-        return None
-    filled = replace(part, request=request, spec_text=text)
-    _PARTS.put(part.key.uid, (digest[0], filled), digest[1])
-    return filled
-
-
-def _spec_text(obj: dict[str, Any]) -> str:
-    text: str = (obj["metadata"].get("annotations") or {}).get(names.RESOURCE_SPEC, "")
-    return text
-
-
-def _steady_digest(obj: dict[str, Any]) -> tuple[bytes, int] | None:
-    """Return the digest of the steady part and its characters. ``None`` if the remaining fields may be malformed."""
-    metadata, spec = obj.get("metadata"), obj.get("spec")
-    if not isinstance(metadata, dict) or not isinstance(spec, dict):
-        return None
-    annotations = metadata.get("annotations") or {}
-    if not isinstance(annotations, dict):
-        return None
-    # The omitted fields are used without validation, so their types are checked here.
-    loose = (spec.get("nodeName"), metadata.get("resourceVersion"))
-    if not all(isinstance(each, str | None) for each in loose) or not _is_generation(metadata.get("generation")):
-        return None
-    if not all(isinstance(annotations.get(name, ""), str) for name in _AT_BIND):
-        return None
-    parts = (
-        {key: value for key, value in metadata.items() if key not in _LOOSE},
-        {key: value for key, value in annotations.items() if key not in _AT_BIND},
-        {key: value for key, value in spec.items() if key != "nodeName"},
-    )
-    try:
-        text = orjson.dumps(parts)
-    except orjson.JSONEncodeError:
-        return None
-    return blake2b(text, digest_size=16).digest(), len(text)
-
-
-def _is_generation(value: object) -> bool:
-    return value is None or (type(value) is int and abs(value) < 1 << 63)
-
-
-_AT_BIND: Final = (
-    names.RESOURCE_STATUS,
-    names.RESOURCE_SPEC,
-    names.NUMA_NODES,
-    names.EXPLORES,
-    names.DEVICE_ALLOCATED,
-)
-"""Annotations that are written or filled in with the bind."""
-
-_LOOSE: Final = frozenset({"annotations", "generation", "managedFields", "resourceVersion"})
-"""Metadata that is not part of the digest. A bind changes the spec, and thereby the generation."""
-
-_FILLED: Final[ParsedCache[tuple[bytes, str], CachedRequest]] = ParsedCache(8 << 20)
-"""Requests with their cpuset policies, by the key of the request and the text of ``resource-spec``."""
-
-_PARTS: Final[ParsedCache[str, tuple[bytes, SteadyPart]]] = ParsedCache(16 << 20)
-"""Digests and steady parts of waiting pods, by UID."""
 
 
 # Parse bound pods from their JSON text in one pass. Lists contain many of them, and every status update repeats one.

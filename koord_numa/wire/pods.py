@@ -35,13 +35,10 @@ from koord_numa.wire.parsing import (
 from koord_numa.wire.pod_annotations import cached_assignment, check_bind_policy, check_demands
 from koord_numa.wire.pod_cache import (
     CachedRequest,
-    SteadyPart,
     bound_text,
     cached_request,
     explored,
-    known_part,
     known_pod,
-    remember,
     remember_request,
     request_key,
 )
@@ -321,9 +318,6 @@ def _read_whole(obj: Mapping[str, Any]) -> tuple[Pod, CachedRequest]:
     if isinstance(obj, UnreadObject):
         obj = obj.fields
     problems = Problems()
-    known = known_part(obj)
-    if known is not None:
-        return _pod(known, _loose_part(obj, known.path, problems), problems), known.request
     whole = _well_formed(obj)
     top = head(obj, "Pod", problems, None if whole is None else whole.metadata)
     # A pod is identified by its UID: without it, a pod cannot be distinguished from a successor of the same name.
@@ -335,11 +329,10 @@ def _read_whole(obj: Mapping[str, Any]) -> tuple[Pod, CachedRequest]:
     else:
         scheduling = problems.collect(lambda: read(SchedulingSpec, spec, top.path, "spec"), _NO_SCHEDULING)
         model = problems.collect(lambda: read(Status, status, top.path, "status"), _NO_STATUS)
-    part = _steady_part(top, spec, scheduling, problems)
-    pod = _pod(part, _LoosePart(spec, status, model, top.annotations, version(top)), problems)
-    if not pod.problem and _is_on_its_way(pod, model):
-        remember(obj, part)
-    return pod, part.request
+    if not _node(spec):
+        problems.collect(partial(check_demands, top, spec), None)
+    cached = cached_request(top, spec, scheduling.priority or 0, problems)
+    return _pod(_Parts(top, spec, scheduling, status, model), cached, problems), cached
 
 
 def _well_formed(obj: object) -> _Whole | None:
@@ -350,79 +343,31 @@ def _well_formed(obj: object) -> _Whole | None:
         return None
 
 
-def _is_on_its_way(pod: Pod, status: Status) -> bool:
-    """
-    Return whether status updates of the pod are expected soon. Running and ready pods rarely change.
+class _Parts(ValueObject):
+    """The parts of a pod: ``scheduling`` is parsed from ``spec``, and ``model`` from ``status``."""
 
-    Caching only the others matters for lists of thousands of pods.
-    """
-    if not pod.node:
-        return True
-    # The bind sets the first condition, and the kubelet the others.
-    return status.conditions is not None and not pod.finished and not (pod.started and pod.ready)
-
-
-class _LoosePart(ValueObject):
-    """The parts that change when a pod is bound and starts: node, status, and the annotations of the bind."""
-
+    top: Head
     spec: dict[str, Any]
+    scheduling: SchedulingSpec
     status: dict[str, Any]
-    model: Status  # the same status
-    annotations: Mapping[str, str]
-    version: str
+    model: Status
 
 
-def _loose_part(obj: Mapping[str, Any], path: FieldPath, problems: Problems) -> _LoosePart:
-    """Return the loose part of a pod with a cached steady part. Everything but its status then has the right type."""
-    metadata, status = obj["metadata"], _part(obj, path, "status", problems)
-    model = problems.collect(lambda: read(Status, status, path, "status"), _NO_STATUS)
-    annotations = metadata.get("annotations") or {}
-    return _LoosePart(obj["spec"], status, model, annotations, metadata.get("resourceVersion") or "")
-
-
-def _steady_part(top: Head, spec: dict[str, Any], scheduling: SchedulingSpec, problems: Problems) -> SteadyPart:
-    has_node = bool(_node(spec))
-    if not has_node:
-        problems.collect(partial(check_demands, top, spec), None)
-    return SteadyPart(
-        path=top.path,
-        key=PodKey(top.namespace or "default", top.name, top.uid),
-        request=cached_request(top, spec, scheduling.priority or 0, problems),
-        # An empty text counts as absent.
-        scheduler=scheduling.scheduler_name or "default-scheduler",
-        created=top.created,
-        deleting=top.metadata.deletion_timestamp is not None,
-        gated=bool(scheduling.scheduling_gates),
-        mirror=names.MIRROR in top.annotations,
-        owner=top.metadata.controller,
-        coined=top.metadata.has_coined_name,
-        preempts=scheduling.preemption_policy != "Never",
-        spec_text=top.annotations.get(names.RESOURCE_SPEC, ""),
-        never_rebound=top.annotations.get(names.REBIND, "").lower() == "false",
-        claims=tuple(
-            (it.name, it.resource_claim_name or "", it.resource_claim_template_name or "")
-            for it in scheduling.resource_claims or ()
-        ),
-        has_node=has_node,
-        # Only for pods that default constraints may apply to: bound pods are spread already.
-        controller=None if has_node else controller_of(top),
-        images=() if has_node else pod_images(spec),
-    )
-
-
-def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
-    node, path, status = _node(loose.spec), part.path, loose.model
-    request = part.request_at(node)
+def _pod(parts: _Parts, cached: CachedRequest, problems: Problems) -> Pod:
+    top, spec, scheduling, status = parts.top, parts.spec, parts.scheduling, parts.model
+    node, path, annotations, owner = _node(spec), top.path, top.annotations, top.metadata.controller
     # A running pod may be resized: its status has the amounts that count.
     if node:
-        if amounts_differ(loose.spec, loose.status):
-            request = problems.collect(partial(counted_request, request, loose.status, path.at("status")), request)
+        request = cached.at(node)
+        if amounts_differ(spec, parts.status):
+            request = problems.collect(partial(counted_request, request, parts.status, path.at("status")), request)
         if status.node_allocatable_resource_claim_statuses:
             request = problems.collect(partial(_with_claim_amounts, request, status, path.at("status")), request)
     else:
+        request = cached.plain if owner else cached.alone
         problems.collect(partial(check_bind_policy, request, path), None)
     start = status.start_time or ""
-    held = loose.annotations.get(names.RESOURCE_STATUS)
+    held = annotations.get(names.RESOURCE_STATUS)
     # Before the bind the annotation is stale or was written by another client. It has no effect.
     assignment, unknown_cpus = None, ""
     if node and held is not None:
@@ -431,7 +376,7 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
         problems.problem = problems.problem or unreadable.problem
         # LS, BE and system pods run on shared CPUs, whatever the annotation.
         unknown_cpus = unreadable.problem if request.qos in (*OWN_CPUS, QosClass.NONE) else ""
-    granted = loose.annotations.get(names.DEVICE_ALLOCATED)
+    granted = annotations.get(names.DEVICE_ALLOCATED)
     devices: DeviceGrants = ()
     unknown_devices = ""
     if node and granted is not None:
@@ -440,36 +385,38 @@ def _pod(part: SteadyPart, loose: _LoosePart, problems: Problems) -> Pod:
         unknown_devices = unreadable.problem
         problems.problem = problems.problem or unreadable.problem
     return Pod(
-        key=part.key,
+        key=PodKey(top.namespace or "default", top.name, top.uid),
         request=request,
-        scheduler=part.scheduler,
+        # An empty text counts as absent.
+        scheduler=scheduling.scheduler_name or "default-scheduler",
         node=node,
         nominated=status.nominated_node_name or "",
         phase=status.phase or "Pending",
         reason=status.reason or "",
-        created=part.created,
-        deleting=part.deleting,
-        gated=part.gated,
-        mirror=part.mirror,
+        created=top.created,
+        deleting=top.metadata.deletion_timestamp is not None,
+        gated=bool(scheduling.scheduling_gates),
+        mirror=names.MIRROR in annotations,
         labels=request.labels,
-        owner=part.owner,
-        coined=part.coined,
-        controller=None if node else part.controller,
+        owner=owner,
+        coined=top.metadata.has_coined_name,
+        # Only for pods that default constraints may apply to: bound pods are spread already.
+        controller=None if node else controller_of(top),
         assignment=assignment,
-        preempts=part.preempts,
+        preempts=scheduling.preemption_policy != "Never",
         ready=status.conditions is not None and _is_ready(status.conditions),
         # The kubelet that has admitted the pod writes the container statuses.
         started=status.phase == "Running" or bool(status.container_statuses or status.init_container_statuses),
         started_at=problems.collect(lambda: read_time(start, path, "status.startTime"), 0.0) if start else 0.0,
-        resource_version=loose.version,
-        spec_text=part.spec_text,
-        never_rebound=part.never_rebound,
+        resource_version=version(top),
+        spec_text=annotations.get(names.RESOURCE_SPEC, ""),
+        never_rebound=annotations.get(names.REBIND, "").lower() == "false",
         # A resource-status on a pod without a node is stale. The bind replaces it.
         stale_status=not node and held is not None,
-        resource_claims=_resource_claims(part.claims, status) if part.claims else (),
+        resource_claims=_resource_claims(scheduling.resource_claims or (), status),
         extended_claim=(status.extended_resource_claim_status or _NO_CLAIM).resource_claim_name or "",
-        explores=explored(loose.annotations[names.EXPLORES]) if node and names.EXPLORES in loose.annotations else (),
-        images=() if node else part.images,
+        explores=explored(annotations[names.EXPLORES]) if node and names.EXPLORES in annotations else (),
+        images=() if node else pod_images(spec),
         problem=problems.problem,
         unknown_cpus=unknown_cpus,
         devices=devices,
@@ -514,20 +461,20 @@ def _is_ready(conditions: Iterable[Any]) -> bool:
     )
 
 
-def _resource_claims(claims: Iterable[tuple[str, str, str]], status: Status) -> tuple[PodResourceClaim, ...]:
+def _resource_claims(claims: Iterable[PodClaimModel], status: Status) -> tuple[PodResourceClaim, ...]:
     """Return the claims of the pod, as dynamic-resource-allocation/resourceclaim ``Name``."""
     made = {it.name: it.resource_claim_name for it in status.resource_claim_statuses or ()}
     return tuple(
-        PodResourceClaim(name, claim)
-        if claim
+        PodResourceClaim(it.name, it.resource_claim_name)
+        if it.resource_claim_name
         else PodResourceClaim(
-            name,
-            made.get(name) or "",
+            it.name,
+            made.get(it.name) or "",
             from_template=True,
-            needed=name not in made or bool(made[name]),
-            template=template,
+            needed=it.name not in made or bool(made[it.name]),
+            template=it.resource_claim_template_name or "",
         )
-        for name, claim, template in claims
+        for it in claims
     )
 
 

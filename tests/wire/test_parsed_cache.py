@@ -51,13 +51,6 @@ def pods() -> Iterator[None]:
             yield
 
 
-def pods_of_many_uids() -> Iterator[None]:
-    for number in range(LARGE):
-        metadata = {"name": "a", "namespace": "b", "uid": f"c{number}", "annotations": {"large": "x" * LARGE}}
-        assert parse_pod({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}}).key.uid
-        yield
-
-
 def topologies() -> Iterator[None]:
     for number in range(LARGE):
         costs = [{"name": "node-1", "value": number}] * (LARGE // 30)
@@ -69,7 +62,6 @@ def topologies() -> Iterator[None]:
     ("module", "caches", "objects"),
     [
         pytest.param(pod_cache, ("_REQUESTS", "_BOUND", "_CONSTRAINTS"), pods, id="pods"),
-        pytest.param(pod_cache, ("_PARTS",), pods_of_many_uids, id="parts of pods"),
         pytest.param(zones, ("_ZONES",), topologies, id="zones"),
     ],
 )
