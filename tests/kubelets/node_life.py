@@ -76,7 +76,7 @@ class NodeLife:
         return KubeletAgent(self.description)
 
     def _new_cache(self) -> Cache:
-        return Cache(lambda *_: None, clock=lambda: self.now, stated=self.stated)
+        return Cache(lambda *_: None, clock=lambda: self.now, wall_clock=lambda: EPOCH + self.now, stated=self.stated)
 
     def tell_node(self) -> None:
         """The cache sees the Node."""

@@ -72,7 +72,7 @@ from koord_numa.core.kubelet.state import (
 from koord_numa.core.kubelet.variants import distinct, without
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.value_objects import replace
 
@@ -572,7 +572,7 @@ def has_places(node: KubeletNode) -> bool:
 
 def _counts_places(node: KubeletNode) -> bool:
     """Return whether the kubelet keeps a pod that fits one NUMA node on a single NUMA node, and chooses it by amounts alone."""
-    strict = node.config.topology_policy in (KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED)
+    strict = node.config.topology_policy in STRICT
     return strict and not (node.ids_are_real or node.whole_cores is not None or node.static_options.align_by_socket)
 
 
@@ -588,14 +588,13 @@ def _stays_on_one(demand: ContainerDemand, node: KubeletNode) -> bool:
     """
     Return whether the memory of the pod is on a single NUMA node.
 
-    If none fits now, other policies than single-numa-node may bind it to several NUMA nodes.
+    Strict policies use no more NUMA nodes than the pod needs on the empty node.
     """
-    if not demand.memory or node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE:
+    if not demand.memory:
         return True
-    # Restricted uses no more NUMA nodes than the pod needs on the empty node.
-    restricted = node.config.topology_policy is KubeletPolicy.RESTRICTED
     empty = KubeletState.empty(node).managers
-    return restricted and any(fits_on(node, empty, numa, demand) for numa in node.machine.numa_ids)
+    strict = node.config.topology_policy in STRICT
+    return strict and any(fits_on(node, empty, numa, demand) for numa in node.machine.numa_ids)
 
 
 def _may_move(one: Hypothesis, uids: Sequence[str]) -> bool:

@@ -566,15 +566,18 @@ def _kinds_of(part: ContainerDemand, node: KubeletNode) -> list[str]:
 
 
 def binds_freely(demand: PodDemand, node: KubeletNode) -> bool:
-    """Return whether the memory manager may bind memory of the pod to several NUMA nodes under this policy."""
-    policy = node.config.topology_policy
-    if not node.pins_memory or policy is KubeletPolicy.SINGLE_NUMA_NODE:
-        return False
-    if not any(part.memory for _, part in demand.containers):
+    """
+    Return whether the memory manager may bind memory of the pod to several NUMA nodes under this policy.
+
+    Under the strict policies too, if no NUMA node could hold the pod as a whole: where the memory manager finds no NUMA
+    nodes for it, it states no preference, and then binds each container on its own (GetPodTopologyHints and Allocate in
+    memorymanager/policy_static.go).
+    """
+    if not node.pins_memory or not any(part.memory for _, part in demand.containers):
         return False
     by_pod = node.config.topology_scope is KubeletScope.POD
     units = [demand.pod] if by_pod else [part for _, part in demand.containers]
-    return policy is not KubeletPolicy.RESTRICTED or not all(_fits_one(unit, node) for unit in units)
+    return node.config.topology_policy not in STRICT or not all(_fits_one(unit, node) for unit in units)
 
 
 def _fits_one(unit: ContainerDemand, node: KubeletNode) -> bool:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
+from time import time
 
 import msgspec
 
@@ -79,6 +81,7 @@ class Cache:
     assumed: dict[str, AssumedPod] = field(default_factory=dict)
     index: PodIndex = field(default_factory=PodIndex)
     clock: Callable[[], float] = lambda: 0.0  # monotonic seconds
+    wall_clock: Callable[[], float] = time  # seconds since the epoch
     headroom: ResourceList = field(default_factory=dict)  # kept free on every node that is not dedicated
     stated: tuple[StatedOptions, ...] = ()  # configured options of kubelets that publish none
     # Called when ``explore`` must continue a replay or an evaluation of kubelet states; ``None``: nothing takes several slices.
@@ -137,7 +140,11 @@ class Cache:
             if new is not None and new.resource_version != info.version:
                 info.topology_seen = now
             # It may show pods that left before the first list and whose names are used by other pods now.
-            info.history.young, info.history.oldest = now - self._began < RECENT, now - RECENT
+            is_young = now - self._began < RECENT
+            info.history.oldest, info.history.reused_since = (
+                now - RECENT,
+                self.wall_clock() - RECENT if is_young else inf,
+            )
             info.set_objects(info.node, new)
             info.unreported.topology_changed(info.topology, now, is_first=first, reading=info.history.read())
             self._note_lag(info)

@@ -76,17 +76,15 @@ class AbsentPods:
     hopeless: frozenset[str] = frozenset()
     _told: _Told | None = field(default=None, repr=False, compare=False)
 
-    def read(self, reading: Reading, pods: Mapping[str, KnownPod], *, young: bool = False) -> None:
+    def read(self, reading: Reading, pods: Mapping[str, KnownPod], reused_since: float = inf) -> None:
         """
         Process a topology. ``pods`` are all pods that it may show, in the order in which they were first observed.
 
-        ``young``: the topology may be older than the scheduler. Unless a pod is ``coined``, its name may then be that of an earlier pod.
+        Pods created at ``reused_since`` or later may have the name of an unknown earlier pod, which the topology may show instead.
         """
         if reading.shown is None:
             return
-        sure = reading.shown - reading.namesakes
-        if young:
-            sure = frozenset(uid for uid in sure if pods[uid].coined)
+        sure = frozenset(uid for uid in reading.shown - reading.namesakes if not pods[uid].may_reuse_name(reused_since))
         missing = (uid for uid in reading.counted if uid not in reading.shown)
         news = (uid for uid in missing if uid in self.listed or _is_before(uid, sure, pods))
         self.unlisted = frozenset({uid for uid in self.unlisted if uid in pods} - reading.shown).union(news)
@@ -304,8 +302,9 @@ class KubeletHistory:
 
     ``pods`` are the known pods by UID, in the order of their binds. Pods that have left stay until no topology can show them any more.
     ``shown`` are the UIDs of the pods that the last explained topology certainly shows. ``belief`` is ``None`` until the states are first
-    requested. ``evidence`` concerns unpublished options. ``now`` is the time of the last event. ``young``: a topology may be older than
-    the scheduler. ``oldest`` is the earliest possible time at which the last topology was created.
+    requested. ``evidence`` concerns unpublished options. ``now`` is the time of the last event. ``oldest`` is the earliest
+    possible time at which the last topology was created. ``reused_since`` is that time in seconds since the epoch if the topology may be
+    older than the scheduler, else infinite.
     """
 
     pods: dict[str, KnownPod] = field(default_factory=dict)
@@ -315,8 +314,8 @@ class KubeletHistory:
     absent: AbsentPods = field(default_factory=AbsentPods)  # certain in every state
     evidence: KubeletEvidence = field(default_factory=KubeletEvidence)
     now: float = 0.0
-    young: bool = False
     oldest: float = -inf
+    reused_since: float = inf
     exact: Belief | None = None  # from the kubelet's own state, where the node agent publishes it
     later: Callable[[], None] | None = (
         None  # called when ``advance`` must continue a replay; ``None``: replays end at once
@@ -451,7 +450,7 @@ class KubeletHistory:
         if self._read_checkpoint(topology.checkpoint, frame):
             return
         reading, belief = self._read(frame), self.belief
-        self.absent.read(reading, self.pods, young=self.young)
+        self.absent.read(reading, self.pods, self.reused_since)
         self._foresee(self.pods.values())
         if reading.tells and reading.shown is None:
             # The fingerprint includes pods that no event has shown yet. Their requests are unknown.
@@ -613,6 +612,9 @@ class KubeletHistory:
         """Derive the initial states from the total amounts that the pods in the fingerprint hold."""
         reading = self._read(frame)
         if reading.shown is None or len(tied_sets(reading.ways, self.pods, frame)) > 1:
+            return Belief([], overflow=SHOWN_UNKNOWN)
+        # The topology may show pods of the same names that had left before this scheduler started.
+        if any(self.pods[uid].may_reuse_name(self.reused_since) for uid in reading.shown):
             return Belief([], overflow=SHOWN_UNKNOWN)
         order = sorted(self.pods.values(), key=lambda known: known.order)
         tied = [known for known in order if self._is_followed(known, frame)]

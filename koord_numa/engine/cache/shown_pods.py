@@ -52,6 +52,10 @@ class KnownPod(MutableObject):
         known.created, known.coined, known.cpus = pod.created, pod.coined, everything(pod.request).cpus
         return known
 
+    def may_reuse_name(self, since: float) -> bool:
+        """Return whether an earlier pod may have had its name at ``since`` (epoch seconds) or later."""
+        return not self.coined and self.created >= since
+
     @property
     def order(self) -> tuple[int, float, float]:
         """Sort key: found pods by start time, then found pods that have not started by creation time, then all others."""

@@ -2,6 +2,7 @@
 
 from itertools import chain, count, repeat
 from random import Random
+from time import time
 
 import pytest
 
@@ -39,8 +40,8 @@ def shows(*names: str, version: int, method: str = "all") -> NodeResourceTopolog
 
 
 def shared(name: str, **changes: object) -> Pod:
-    """A pod on the node that takes 1.5 CPUs of those that all share."""
-    return replace(make_pod(name, cpu=1500), node="n", **changes)  # type: ignore[arg-type]  # changes are named fields
+    """A pod on the node that takes 1.5 CPUs of those that all share, created in this moment."""
+    return replace(make_pod(name, cpu=1500), node="n", created=time(), **changes)  # type: ignore[arg-type]  # changes are named fields
 
 
 def node_with(*names: str, started: bool = True, age: float = 180.0) -> Cache:
@@ -160,6 +161,15 @@ def test_a_young_cache_takes_no_pod_for_absent() -> None:
         cache = node_with("a", "b", age=age)
         cache.observe_topology(None, shows("b", version=2))
         assert taken(cache) == counted
+
+
+def test_old_pods_prove_it_to_a_young_cache_too() -> None:
+    """No topology of today shows another pod that had the name before the pod was created."""
+    cache = node_with(age=60.0)
+    for each in "ab":
+        cache.observe_pod(None, replace(shared(each), created=time() - 181.0))
+    cache.observe_topology(None, shows("b", version=2))
+    assert taken(cache) == ["b"]
 
 
 def test_new_names_prove_it_to_a_young_cache_too() -> None:

@@ -1,5 +1,9 @@
 """Kubelet-owned nodes that were in use when the scheduler started, or whose topology contradicts what was believed of them."""
 
+from time import time
+
+import pytest
+
 from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.demand import TOPOLOGY_AFFINITY
 from koord_numa.core.kubelet.state import KubeletAdmission
@@ -68,6 +72,16 @@ def test_a_used_node_is_followed_from_what_its_topology_shows() -> None:
     view = _view(cache)
     assert view.followed
     assert _free(view) == {(1, 3)}
+
+
+@pytest.mark.parametrize(
+    ("coined", "age", "followed"), [(False, 170.0, False), (False, 190.0, True), (True, 0.0, True)]
+)
+def test_a_shown_pod_may_have_the_name_of_a_departed_pod(*, coined: bool, age: float, followed: bool) -> None:
+    """Unless its name is new, or it is older than every topology that may still arrive."""
+    pod = replace(_running("a", 3, 100.0), coined=coined, created=time() - age)
+    cache = _started(pod, topology=_shows((5, 8), "a", version="1"))
+    assert _view(cache).followed is followed
 
 
 def test_a_found_pod_may_have_arrived_beside_a_departed_one() -> None:

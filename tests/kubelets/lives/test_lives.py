@@ -55,6 +55,8 @@ BROKE: Final = (
     ("any", 84516),  # late topologies showed two departed pods, and others of their names vouched for each other
     ("distributed", 254),  # after a restart: the pod of unknown init containers' CPUs and another had both left unseen
     ("no-fingerprint-restarts", 66850),  # with more room a container took the CPUs beside the only free device
+    ("any", 600369),  # a pod of three NUMA nodes is admitted under single-numa-node only while their memory is in use
+    ("restricted-restarts", 600458),  # the topology before a restart showed the earlier pod of a name
 )
 """Lives that broke a yes once, by kind and seed."""
 
