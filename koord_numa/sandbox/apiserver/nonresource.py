@@ -93,49 +93,6 @@ def _resources(kind: Kind, version: str) -> Iterable[JsonObject]:
         yield sub
 
 
-def aggregated(registry: Registry, core: Iterable[str], discovery_version: str) -> JsonObject:
-    """Return the aggregated discovery document. ``core`` holds the names of the groups to include."""
-    wanted = set(core)
-    items = []
-    for name, versions in registry.groups().items():
-        if name in wanted:
-            listed = [_aggregated_version(registry, name, version) for version in versions]
-            items.append({"metadata": {"name": name, "creationTimestamp": None}, "versions": listed})
-    api_version = f"apidiscovery.k8s.io/{discovery_version}"
-    return {"kind": "APIGroupDiscoveryList", "apiVersion": api_version, "metadata": {}, "items": items}
-
-
-def _aggregated_version(registry: Registry, group_name: str, version: str) -> JsonObject:
-    kinds = [kind for kind in registry if kind.group == group_name and version in kind.versions]
-    return {
-        "version": version,
-        "resources": [_aggregated_kind(kind, version) for kind in kinds],
-        "freshness": "Current",
-    }
-
-
-def _aggregated_kind(kind: Kind, version: str) -> JsonObject:
-    entry: JsonObject = {
-        "resource": kind.plural,
-        "responseKind": {"group": kind.group, "version": version, "kind": kind.kind},
-        "scope": "Namespaced" if kind.namespaced else "Cluster",
-        "singularResource": kind.singular,
-        "verbs": list(kind.verbs),
-    }
-    if kind.short_names:
-        entry["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        entry["categories"] = list(kind.categories)
-    subresources = []
-    for name in kind.subresources:
-        verbs, sub_group, sub_version, sub_kind = _SUBRESOURCES.get(name, (_READ_WRITE, "", "", ""))
-        answer = {"group": sub_group or kind.group, "version": sub_version or version, "kind": sub_kind or kind.kind}
-        subresources.append({"subresource": name, "responseKind": answer, "verbs": verbs})
-    if subresources:
-        entry["subresources"] = subresources
-    return entry
-
-
 _GVK: Final = "x-kubernetes-group-version-kind"
 _INFO: Final = {"title": "Kubernetes", "version": VERSION["gitVersion"]}
 _STANDARD: Final[JsonObject] = {
@@ -230,7 +187,6 @@ def _operation(action: str, kind: Kind, version: str) -> JsonObject:
 _HEALTH: Final = ("/healthz", "/livez", "/readyz")
 _PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _EMPTY_PROTOBUF: Final = b"\x0a\x032.0"  # a document with only its version: openapi.v2.Document{swagger: "2.0"}
-_AGGREGATED: Final = "APIGroupDiscoveryList"
 
 
 def answer(request: web.BaseRequest, path: str, backend: Backend) -> web.Response:
@@ -254,12 +210,7 @@ def answer(request: web.BaseRequest, path: str, backend: Backend) -> web.Respons
 def _discover(request: web.BaseRequest, parts: list[str], backend: Backend) -> web.Response:
     registry = backend.registry
     if len(parts) == 1:
-        version = _wants_aggregated(request)
-        if version:
-            groups = [""] if parts[0] == "api" else [name for name in registry.groups() if name]
-            answer = http.json_answer(aggregated(registry, groups, version))
-            answer.headers["Content-Type"] = f"application/json;g=apidiscovery.k8s.io;v={version};as={_AGGREGATED}"
-            return answer
+        # Clients that prefer one aggregated document accept these lists, too.
         if parts[0] == "api":
             return http.json_answer(core_versions(request.host))
         return http.json_answer(group_list(registry))
@@ -274,14 +225,6 @@ def _discover(request: web.BaseRequest, parts: list[str], backend: Backend) -> w
     if found is None:
         raise no_such_api() if parts[0] == "apis" else no_such_path()
     return http.json_answer(found)
-
-
-def _wants_aggregated(request: web.BaseRequest) -> str:
-    """Return the version of the aggregated discovery document that the client prefers, or "" if it accepts none."""
-    for choice in request.headers.get("Accept", "").split(","):
-        if f"as={_AGGREGATED}" in choice:
-            return "v2beta1" if "v=v2beta1" in choice else "v2"
-    return ""
 
 
 def _openapi(request: web.BaseRequest, parts: list[str], backend: Backend) -> web.Response:
