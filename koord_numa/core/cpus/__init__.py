@@ -1,13 +1,12 @@
 """Pick logical CPUs by Koordinator's orchestration policies."""
 
-from koord_numa.core.cpus.bind_policies import CpuPick, CpuPolicies, Downgrade, pick_cpus
+from koord_numa.core.cpus.bind_policies import CpuPick, CpuPolicies, Downgrade, pick_cpus, shaped
 from koord_numa.core.cpus.cpu_request import (
     UNOCCUPIED,
     CpuOccupancy,
     CpuRequest,
     NotEnoughCpus,
     layout_of,
-    shaped,
 )
 from koord_numa.core.cpus.take import take_cpus
 

@@ -16,7 +16,7 @@ from koord_numa.core.allocation.allocate import (
 from koord_numa.core.allocation.demand import CpuBinding, NodeRules
 from koord_numa.core.allocation.numa_offers import best_shaped, offers
 from koord_numa.core.allocation.numa_selection import hints, select_numa_nodes
-from koord_numa.core.cpus.cpu_request import has_shape
+from koord_numa.core.cpus.bind_policies import has_shape
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.numa.policies import NumaExclusivity, decide_koordinator
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest

@@ -14,9 +14,11 @@ from koord_numa.core.cpus.bind_policies import (
     CpuPick,
     CpuPolicies,
     Downgrade,
+    has_shape,
     pick_cpus,
+    shaped,
 )
-from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuRequest, NotEnoughCpus, has_shape, shaped
+from koord_numa.core.cpus.cpu_request import UNOCCUPIED, CpuRequest, NotEnoughCpus
 from koord_numa.core.cpus.take import take_cpus
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy

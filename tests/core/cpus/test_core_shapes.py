@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from koord_numa.core.cpu_topology import cpu_topology_of, regular_topology
-from koord_numa.core.cpus.cpu_request import shaped
+from koord_numa.core.cpus.bind_policies import shaped
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
 
