@@ -298,7 +298,7 @@ class SchedulingLoop:
             self.kick()
 
     async def _give_way_to_pods(self) -> None:
-        """Let other tasks run between two turns of a decision about a group. Large pods wait."""
+        """Let other tasks run between two turns of a decision about a group. No decision about a large pod starts meanwhile."""
         self._deciding += 1
         self._deciding_large += 1
         try:

@@ -238,7 +238,7 @@ MOST_TOLD: Final = 50
 @dataclass(frozen=True, slots=True)
 class Difference:
     """
-    A pod that runs on other CPUs. ``mems`` is empty if only CPUs differ.
+    A pod that does not run on the CPUs that the scheduler decided. ``mems`` are its memory nodes, empty if only CPUs differ.
 
     ``missing`` is the name of a running container without a cpuset cgroup, whose CPUs are unknown.
     """

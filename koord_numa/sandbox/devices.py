@@ -322,14 +322,14 @@ def _whole(result: Json) -> int:
 
 
 class SimulatedDevices:
-    """The DRA parts of a sandbox, started and stopped together.
+    """Dynamic resource allocation in a sandbox: devices, claim controller, and kubelets with drivers, started and stopped together.
 
     The CPU driver runs on nodes where neither the kubelet nor Koordinator's agent selects CPUs, or where the
     description sets ``cpuDriver``.
     """
 
     def __init__(self, store: DirectStore, nodes: Sequence[NodeDescription]) -> None:
-        """Create the parts. Nothing is published before ``start``."""
+        """Create the claim controller and the kubelets. Nothing is published before ``start``."""
         self._store = store
         self._nodes = nodes
         self._controller = ClaimController(store)

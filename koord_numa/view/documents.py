@@ -526,7 +526,7 @@ def unused_cpus(claims: Iterable[HeldClaim]) -> list[HeldClaim]:
 
 
 def claim_holders(unused: Iterable[HeldClaim]) -> list[CpuHolder]:
-    """Return drawing holders for claims without a pod."""
+    """Return, for a drawing of the node, the CPUs of claims that no pod uses."""
     return [CpuHolder(f"claim {held.claim}", held.cpus) for held in unused]
 
 

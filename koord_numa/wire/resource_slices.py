@@ -1,4 +1,4 @@
-"""Parse ResourceSlices and DeviceTaintRules. A malformed slice keeps its place in the pool."""
+"""Parse ResourceSlices and DeviceTaintRules. A malformed slice still counts as a slice of its pool, but has no devices."""
 
 from collections.abc import Mapping
 from functools import lru_cache

@@ -666,9 +666,9 @@ def _with_or_without_devices(
     rules: NodeRules, offered: NumaOffers, joint: Decision, context: tuple[NumaExclusivity, Distances]
 ) -> tuple[NumaOffers, Decision]:
     """
-    Return the joint decision, unless it uses more NUMA nodes than the pod and its devices need.
+    Return the decision that aligns CPUs, memory and devices (``joint``), unless it uses more NUMA nodes than the pod and its devices need.
 
-    Free devices on other NUMA nodes are no reason to split CPUs and memory, which are then aligned without the devices.
+    In that case, align CPUs and memory only: free devices on other NUMA nodes are no reason to split them.
     """
     alone = replace(offered, devices=None)
     apart = select_numa_nodes(rules, alone, *context)

@@ -153,8 +153,8 @@ class DeviceHints(Protocol):
     """
     NUMA affinity of the devices of a pod's claims. Sets of NUMA nodes are masks, never empty.
 
-    A set with too few devices cannot hold the pod, whatever else it has: so devices take part in the merge of all other
-    resources (KEP-693, "Hint Providers").
+    A set with too few devices cannot hold the pod, even if it has enough of all other resources. Therefore the hints of
+    devices are merged with those of the other resources (KEP-693, "Hint Providers").
     """
 
     def fits(self, mask: int) -> bool:

@@ -106,7 +106,7 @@ class Size(NamedTuple):
 
     @property
     def units(self) -> int:
-        """Work units for reading the value once."""
+        """Number of work units that one read of the value costs."""
         return self.nodes + ceil(self.characters / CHARACTERS_PER_UNIT)
 
 

@@ -327,7 +327,9 @@ def memory_hints(table: MemoryTable, demand: Mapping[str, int], reusable: Reusab
 
 def align(node: KubeletNode, answers: Sequence[Answer]) -> ContainerAffinity | AdmitRejection:
     """
-    Return the merged hint under the node's policy (Admit in scope_container.go and scope_pod.go, policy_*.go).
+    Return the merged hint under the node's policy, or the rejection TopologyAffinityError.
+
+    Source: Admit in scope_container.go and scope_pod.go, policy_*.go.
 
     Example: CPUs are possible on {0} and on {1}, both preferred, and a GPU only on {1}. The merged hint is {1}, preferred, which every
     policy admits. If {1} had no free CPUs, restricted and single-numa-node would reject the unit, and best-effort would use the

@@ -691,10 +691,10 @@ def _of_one_resource(
     states: Sequence[Hypothesis], refused: Sequence[Arrival], others: Collection[str], amounts: Mapping[str, int]
 ) -> list[str]:
     """
-    Return the uids of the rejected pods that are certainly rejected together, the earliest pods first.
+    Return the uids of the pods that the kubelet certainly rejects for this resource, the earliest pods first.
 
-    ``amounts`` are the requested amounts of the resource by uid. The rejections hold even if all pods in flight have
-    left, and all pods that request less of the resource than the returned pods together.
+    ``amounts`` are the requested amounts of the resource by uid. The returned pods stay rejected even if other pods have
+    left: all pods in flight, and every pod that requests less of the resource than the returned pods in total.
     """
     chosen: list[Arrival] = []
     total = 0

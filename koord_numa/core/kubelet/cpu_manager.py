@@ -57,8 +57,10 @@ class CpuReuse(Enum):
 
 class Earlier(ValueObject):
     """
-    The CPUs that containers of the pod that is being admitted took from the NUMA nodes of ``mask`` (``None``: from all of them, without a
-    hint). ``free`` is how many were free there before the first container.
+    The CPUs that the previous containers of the same pod took from the NUMA nodes of ``mask``.
+
+    ``mask`` is ``None`` if they had no hint and took CPUs of all NUMA nodes. ``free`` is the number of CPUs that were free there before
+    the first container.
     """
 
     mask: int | None

@@ -336,7 +336,7 @@ def _closest(frame: NodeConfig, published: KubeletConfig) -> tuple[bool, ...]:
 
 def _sockets(frame: NodeConfig, published: KubeletConfig) -> list[tuple[Sockets | None, tuple[str, ...]]]:
     """
-    Return the possible sockets with the unlikely options that they assume. ``None`` stands for align-by-socket off.
+    Return the sockets that the node may have, each with the unlikely options that it assumes. ``None`` means that align-by-socket is off.
 
     align-by-socket depends on sockets, which no exporter publishes. Distances show which sockets are possible.
     """

@@ -126,7 +126,11 @@ def _may_matter(demand: PodDemand, node: KubeletNode) -> bool:
 
 @dataclass(slots=True)
 class Dealt:
-    """The CPU choice of one dry run: ``taken`` are the shares that it uses, ``others`` the alternatives to each of them."""
+    """
+    The distribution of CPUs over NUMA nodes in one dry run.
+
+    ``taken`` has the share that each container got, ``others`` the other possible shares of that container.
+    """
 
     demand: PodDemand
     shares: Shares
@@ -201,7 +205,7 @@ def _with_cores_in_use(packed: Counts, room: Counts) -> Iterator[Counts]:
 
 def still_held(before: Hypothesis, given: int, after: Hypothesis, uid: str) -> Hypothesis:
     """
-    Return hypothesis ``after`` the arrival of this pod, with unneeded CPUs of ``given`` loose again.
+    Return the hypothesis ``after`` the arrival of this pod, in which the CPUs of ``given`` that no container needed are loose again.
 
     ``given`` are the loose CPUs that were assumed free for this variant.
     """

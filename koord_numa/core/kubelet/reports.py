@@ -306,9 +306,9 @@ def agreeing(states: Iterable[Hypothesis], shown: Collection[str], zones: Sequen
 
 def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> Hypothesis:
     """
-    Return the candidate with spread CPUs moved to the NUMA nodes where the topology shows them.
+    Return the candidate with its spread CPUs moved to the NUMA nodes where the topology shows them.
 
-    Only the sum of what several spread pods hold on one NUMA node is known. The pods are assumed to hold the CPUs in uid order.
+    A topology shows the sum over several pods with spread CPUs, not the CPUs of each pod. CPUs are distributed to pods in uid order.
     """
     open_ = one.spread | one.mixed
     loose = [uid for uid in sorted(open_) if uid in shown and uid in one.state.pods]
@@ -553,7 +553,7 @@ MOST_EFFORT: Final = 2 * EVENT
 
 
 class Again(ValueObject):
-    """The limits of a replay: at most ``effort`` steps, and no states that fail ``leads_on``, a test against facts of a later moment."""
+    """The limits of a replay: at most ``effort`` steps, and only states that pass ``leads_on``, a test against facts of a later moment."""
 
     effort: int = EVENT
     leads_on: Callable[[Hypothesis], bool] | None = None

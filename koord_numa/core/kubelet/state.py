@@ -81,7 +81,7 @@ class Budget:
         self.left = steps
 
     def spend(self, steps: int) -> None:
-        """Take steps off the budget. Raise ``OverBudget`` if none are left."""
+        """Subtract steps from the budget. Raise ``OverBudget`` if fewer are left."""
         self.left -= steps
         if self.left < 0:
             raise OverBudget
@@ -95,12 +95,12 @@ class Budget:
 
 
 def limited(steps: int) -> Budget:
-    """Give everything that runs inside a budget of its own."""
+    """Return a context manager. All code in its ``with`` block together may take this number of steps."""
     return Budget(steps)
 
 
 def spend(steps: int = 1) -> None:
-    """Count steps and take them off the current budget, if there is one. Raise ``OverBudget`` if none are left."""
+    """Count steps and subtract them from the current budget, if there is one. Raise ``OverBudget`` if fewer are left."""
     STEP_COUNT.total += steps
     budget = _CURRENT.get()
     if budget is not None:
@@ -495,7 +495,7 @@ class KubeletState(ValueObject):
 
 
 def reached_by(container: ContainerGrant, node: KubeletNode) -> int:
-    """Return the mask of the NUMA nodes that the container's CPUs may be on, if only its hint and their number are known."""
+    """Return the mask of the NUMA nodes that the container's CPUs may be on. Only its hint and the number of CPUs are certain."""
     machine = node.machine
     mask = container.hint.mask if container.hint is not None else None
     if mask is None:

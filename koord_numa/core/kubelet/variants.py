@@ -128,8 +128,8 @@ Counts = tuple[int, ...]
 
 class _Part(ValueObject):
     """
-    CPUs of one pod, as bits, that may be on any of the same NUMA nodes. ``reach`` are the indexes of these NUMA
-    nodes in the machine's order.
+    CPUs of one pod, as bits, each of which may be on any NUMA node of ``reach``. ``reach`` has indexes in the machine's
+    order of NUMA nodes.
     """
 
     uid: str
@@ -264,7 +264,9 @@ def variants(one: Hypothesis, request: PodRequest | None = None, *, all_ways: bo
 
 def _dealt_otherwise(one: Hypothesis, request: PodRequest | None) -> Generator[Hypothesis, None, bool]:
     """
-    Yield the results of ``spread_rooms``, with the option that they assume where it is not published. Return whether they are complete.
+    Yield the states of ``spread_rooms``. Return whether they are complete.
+
+    A state names the kubelet option that it assumes, if that option is not published.
     """
     node = one.state.node
     sight = None if request is None else Sight(request, node)
@@ -425,14 +427,14 @@ def _moved(one: Hypothesis, uid: str, numa: int, places: Sequence[int]) -> Hypot
 
 def _is_movable(container: ContainerGrant, mixed: bool, node: KubeletNode) -> bool:
     """
-    Return whether the container's CPUs may be on other NUMA nodes. Of mixed pods only init containers', because a
-    topology showed the others.
+    Return whether the container's CPUs may be on other NUMA nodes. In a mixed pod this is possible for init containers
+    only, because a topology showed the CPUs of the other containers.
     """
     return may_lie_otherwise(container, node) and not (mixed and container.kind is not ContainerKind.INIT)
 
 
 def elsewhere(container: ContainerGrant, place_of: Mapping[int, int]) -> ContainerGrant:
-    """Return the container with CPUs replaced by ``place_of``."""
+    """Return the container after an exchange of CPUs: ``place_of`` maps an old CPU to its replacement."""
     left = sum(1 << cpu for cpu in place_of)
     bits = container.cpus.bits
     if not bits & left:

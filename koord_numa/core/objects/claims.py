@@ -281,7 +281,7 @@ class Allocation(ValueObject):
     nodes: tuple[NodeTerm, ...] | None = None
 
     def with_share_ids(self, ids: "list[str]") -> "Allocation":
-        """Return the allocation with an id for each new share, taken from the end of the list."""
+        """Return the allocation with an id for each new share. The ids are removed from the end of the list."""
         return replace(
             self,
             results=tuple(replace(it, share_id=ids.pop()) if it.share_id == NEW_SHARE else it for it in self.results),

@@ -294,7 +294,7 @@ def _clear_with(
 
 
 def _stay_away(trial: DryRun, units: Sequence[Unit], suits: Suits) -> list[Unit]:
-    """Return the units that cannot be restored, repeated until no more can be restored."""
+    """Return the units that must be evicted. All others are restored, in rounds that end when a round restores no unit."""
     away = _let_back(trial, units, suits)
     # Repeated: a restored pod may allow another by exclusivity or the choice of NUMA nodes, though not by amounts.
     while not all(trial.lacks_amounts_with(_uids(unit)) for unit in away):

@@ -254,7 +254,7 @@ def replacement_cpus(inventory: Inventory, ledger: Ledger, uid: str, defaults: D
     Return as many CPUs as the pod has, none of which another pod holds, or None if there are not enough.
 
     The CPUs are chosen as in a rebind: on the same NUMA nodes if the pod has memory or devices there, and no worse than
-    today if possible. Raises ``ValueError`` for a node with unknown CPUs, and ``KeyError`` for a pod without a holding.
+    now if possible. Raises ``ValueError`` for a node with unknown CPUs, and ``KeyError`` for a pod without a holding.
     """
     held = ledger.holdings[uid]
     # A ledger without the pod, so that its own CPUs count as free.

@@ -15,7 +15,9 @@ from koord_numa.core.value_objects import ValueObject
 
 class Cores(ValueObject):
     """
-    The cores of a machine, grouped by shape: bits of the first CPUs of the cores, and offsets of the CPUs of a core.
+    The cores of a machine. Cores with equal distances between their CPU ids have one shape.
+
+    A shape is a pair: the first CPU of every core, as bits, and the distances of a core's CPUs from its first CPU.
     """
 
     shapes: tuple[tuple[int, tuple[int, ...]], ...]
@@ -387,7 +389,7 @@ class PodShape(NamedTuple):
     """
     One pod on a CPU set, without regard to other pods.
 
-    ``regression`` is the increase over today in NUMA nodes plus split cores.
+    ``regression`` is the increase over the current layout in NUMA nodes plus split cores.
     """
 
     numa_nodes: int
@@ -396,7 +398,7 @@ class PodShape(NamedTuple):
 
 
 class ConflictCount(NamedTuple):
-    """Total conflicts of an arrangement, and the increase over today, summed over pods."""
+    """Total conflicts of an arrangement, and the increase over the current layout, summed over pods."""
 
     total: int
     regression: int

@@ -185,7 +185,7 @@ def best_single(layout: NodeLayout, index: int, free: int, away: int) -> int | N
 def fewest(layout: NodeLayout, index: int, free: int) -> Iterator[Counts]:
     """
     Yield CPU counts over two NUMA nodes, then three and so on, most useful NUMA nodes first, without more split cores
-    than today.
+    than now.
     """
     # Ordered by usable instead of free CPUs: CPUs of broken cores count little.
     numas = emptiest_first({numa: useful(layout, index, free, (numa,)) for numa in layout.machine.numa_bits})
@@ -196,7 +196,7 @@ def fewest(layout: NodeLayout, index: int, free: int) -> Iterator[Counts]:
 
 
 def useful(layout: NodeLayout, index: int, free: int, numas: Iterable[int]) -> int:
-    """Return the number of free CPUs on the NUMA nodes that the pod can use without more split cores than today."""
+    """Return the number of free CPUs on the NUMA nodes that the pod can use without more split cores than now."""
     easy = loose = 0
     for numa in numas:
         here = free & layout.machine.numa_bits[numa]
@@ -209,7 +209,7 @@ def useful(layout: NodeLayout, index: int, free: int, numas: Iterable[int]) -> i
 
 def over(layout: NodeLayout, index: int, free: int, numas: Sequence[int]) -> Counts | None:
     """
-    Return the CPUs to take on each NUMA node with at most as many split cores as today, or None when there are not
+    Return the CPUs to take on each NUMA node with at most as many split cores as now, or None when there are not
     enough.
     """
     left, slack = len(layout.pods[index].cpus), layout.qualities_now[index].split_cores

@@ -45,10 +45,10 @@ def route(
     layout: NodeLayout, start: Sequence[int], target: Sequence[int], bar: Figures, effort: SearchBudget
 ) -> Route | None:
     """
-    Return a route from ``start`` to ``target``. No pod is worse off in between than in the layout today.
+    Return a route from ``start`` to ``target``. After no step is a pod worse off than in the current layout of the node.
 
-    The result is None when too many pods are dropped to have at most the crossings and split cores of ``bar``, and when
-    the effort, in searches for a next step, is spent.
+    The result is None if the dropped pods leave more crossings or split cores than ``bar`` has, or if ``effort`` is spent.
+    One unit of effort is one search for a next step.
     """
     sequencer = _Sequencer(layout, start, target)
     steps: list[Step] = []
@@ -98,8 +98,9 @@ class _Sequencer:
 
     def next_step(self) -> Step | None:
         """
-        Return the next step: a pod that reaches its target, else a pod that makes progress or steps aside without being
-        worse off than today.
+        Return the next step: preferably a pod reaches its target, otherwise it comes closer to it or makes room.
+
+        No pod is worse off after the step than in the current layout of the node.
         """
         # Complete moves come first, because they need no second step.
         for index, bits in self.waiting.items():
@@ -219,7 +220,7 @@ class Move(ValueObject):
 
 
 class NodeFigures(ValueObject):
-    """Figures of a node for users."""
+    """Figures of a node that a report shows."""
 
     crossing_pods: int  # pods on more than one NUMA node
     crossings: int  # NUMA nodes beyond the first, summed over pods
@@ -332,7 +333,7 @@ def _sample(ranked: Sequence[Arrangement]) -> Iterator[Arrangement]:
 
 
 def node_figures(layout: NodeLayout, arrangement: Iterable[int]) -> NodeFigures:
-    """Return the figures of an arrangement for users."""
+    """Return the figures of an arrangement that a report shows: crossings, split cores, conflicts and free blocks."""
     assigned = tuple(arrangement)
     figures: Figures = layout.figures(assigned)
     return NodeFigures(

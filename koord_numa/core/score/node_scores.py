@@ -314,10 +314,9 @@ def score_numa_topology(placed: PlacedPod, strategy: Strategy) -> int:
 
 def score_cpu_allocation(placed: PlacedPod, strategy: Strategy) -> int:
     """
-    Return B: the share of involved NUMA nodes by the strategy, only for pods with exclusive CPUs.
+    Return B: the share of the node's NUMA nodes that the pod uses, scored by the strategy. 0 without exclusive CPUs.
 
-    Two of eight score (8 - 2) * 100
-    8 under LeastAllocated. A single fraction is always balanced.
+    Two of eight NUMA nodes score ``(8 - 2) * 100 // 8`` under LeastAllocated. A single fraction is always balanced.
     """
     if not placed.has_own_cpus:
         return 0
@@ -336,8 +335,7 @@ def score_pod_level(placed: PlacedPod, strategy: Strategy) -> int:
 
     Fewer NUMA nodes always win. Among equal numbers the fuller place wins, so that single-NUMA pods are packed and
     others find room (pod-level NUMA topology policy, "Score"). A single NUMA node that the pod fills completely scores
-    90 + 10. Only requested resources count: a full NUMA node is full whatever memory a pod without a memory request
-    leaves.
+    90 + 10. Only requested resources count, so the free memory is irrelevant for a pod without a memory request.
     """
     capacity, taken = placed.scope
     wanted = {name: amount for name, amount in placed.weighed(placed.amounts).items() if amount > 0}

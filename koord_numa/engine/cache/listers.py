@@ -339,7 +339,7 @@ def _on_nodes(places: Iterable[Place]) -> Iterator[tuple[Node, Pod]]:
 
 
 class NamespaceLister(MutableObject):
-    """Level-based event handler of namespaces. ``on_change`` is called for actual changes only."""
+    """Lister of namespaces, updated by level-based events. ``on_change`` is called for actual changes only."""
 
     placed: PodIndex
     on_change: Callable[[], None]
@@ -369,7 +369,7 @@ OnChange = Callable[[tuple[PodTerm, ...]], None]
 
 
 class WorkloadLister:
-    """Level-based event handler of workloads and Services."""
+    """Lister of workloads and Services, updated by level-based events."""
 
     def __init__(self, on_change: OnChange) -> None:
         self._on_change = on_change

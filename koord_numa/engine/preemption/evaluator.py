@@ -226,14 +226,14 @@ Found = tuple[Rank, PreemptionCandidate]
 
 class KnownNodes(MutableObject):
     """
-    Cached results of a class.
+    Cached preemption results of a request class.
 
-    The iteration yields the nodes on which evictions may help, those with the most free CPU first. ``helpful`` are the nodes of them that
-    were checked; ``tried`` are the results of dry runs.
+    The iteration yields the nodes on which evictions may help, those with the most free CPU first. ``helpful`` are the yielded nodes that
+    were checked. ``tried`` has the results of dry runs by node.
 
     Results are valid for a ``position`` in the journal of changed nodes, except for ``unsettled`` nodes, whose results may change without a
     change of the node, for example when a bind is confirmed and the pod can be evicted. The values are the UIDs of their pods with
-    unconfirmed binds; ``None`` requires a new check. ``refused`` are nodes where no eviction helps by the ``verdict`` at that time.
+    unconfirmed binds; ``None`` requires a new check. ``refused`` are nodes on which no eviction helps according to ``verdict``.
     ``rebuilt`` are nodes that were also tried with a rebuilt state of their kubelets.
     """
 

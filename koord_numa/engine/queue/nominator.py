@@ -6,7 +6,7 @@ first. A change of the Node object also makes it due. It ends when the pod is bo
 eviction helps on the node any more, or the node is still insufficient after every awaited pod has left.
 
 Of pods of other schedulers, and of own pods after a restart, only ``status.nominatedNodeName`` is known: their requests are reserved on
-that node. This is a *claim*.
+that node. This is a *nomination by status*.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -31,9 +31,9 @@ class Nomination(MutableObject, eq=False):
     """
     Nomination of a pod to a node.
 
-    ``cleared`` is when every awaited pod had left (monotonic seconds), ``shown`` the version of the topology published then. ``confirmed``
-    is the revision of the node at which its victims were confirmed. ``rebuilt``: the pod was tried against a kubelet state that was rebuilt
-    from published data. ``together`` are the UIDs of all pods of a group that were nominated at once.
+    ``cleared`` is the time at which the last awaited pod had left (monotonic seconds). ``shown`` is the version of the topology at that
+    time. ``confirmed`` is the revision of the node at which the victims were confirmed. ``rebuilt`` is true if the pod was tried with a
+    kubelet state that was rebuilt from published data. ``together`` are the UIDs of all pods of a group that were nominated at once.
     """
 
     pod: Pod
@@ -60,8 +60,8 @@ class Nominator(MutableObject):
     _by_uid: dict[str, Nomination] = value_field(default_factory=dict)
     _on: dict[str, dict[str, None]] = value_field(default_factory=dict)  # UIDs by node
     _due: dict[str, None] = value_field(default_factory=dict)
-    _claims: dict[str, str] = value_field(default_factory=dict)  # nodes by UID
-    _own_claims: dict[str, Pod] = value_field(default_factory=dict)  # claims of own pods
+    _by_status: dict[str, str] = value_field(default_factory=dict)  # nominations by status: nodes by UID
+    _own_by_status: dict[str, Pod] = value_field(default_factory=dict)  # own pods that are nominated by status
     _by_claim: dict[ClaimKey, dict[str, None]] = value_field(
         default_factory=dict
     )  # UIDs by the ResourceClaims that they wait for
@@ -91,30 +91,30 @@ class Nominator(MutableObject):
         if event == DELETED or pod.node or pod.deleting or pod.finished:
             # Deleted, bound or finished: nothing is reserved any more.
             node = ""
-        if (old := self._claims.pop(uid, "")) and old != node:
+        if (old := self._by_status.pop(uid, "")) and old != node:
             self.cache.withdraw(old, uid)
         if node:
-            self._claims[uid] = node
+            self._by_status[uid] = node
             self.cache.nominate(node, Nominee(pod, holding_of(pod)))
 
     def observe_own(self, pod: Pod) -> None:
         """
         Process an own pod whose status has a nominated node from before a restart. Its request is reserved there.
 
-        It is due at once, because other pods of its class may be queued before it and be unschedulable.
+        The nomination is due at once: other pods of the class may precede this pod in the queue and be unschedulable.
         """
         self.observe(None, pod)
         uid = pod.key.uid
-        if node := self._claims.get(uid):
-            self._own_claims[uid] = pod
+        if node := self._by_status.get(uid):
+            self._own_by_status[uid] = pod
             self._on.setdefault(node, {})[uid] = None
             self._due[uid] = None
 
     def replace(self, pods: Iterable[Pod], ours: Container[str]) -> None:
-        """Replace the claims by those of this complete list, except for own pods (``ours``, by UID)."""
+        """Replace the nominations by status by those of this complete list, except for own pods (``ours``, by UID)."""
         found = {pod.key.uid: pod for pod in pods}
-        # Own pods are in both lists; only claims of other schedulers' pods end with their absence.
-        for uid in [uid for uid in self._claims if uid not in found and uid not in ours]:
+        # Own pods are in both lists; only nominations of other schedulers' pods end with their absence.
+        for uid in [uid for uid in self._by_status if uid not in found and uid not in ours]:
             self.end(uid)
         for pod in found.values():
             self.observe(None, pod)
@@ -141,13 +141,13 @@ class Nominator(MutableObject):
             )
 
     def end(self, uid: str) -> Nomination | None:
-        """End the nomination or claim of a pod and release the reservation. Return the nomination, if there was one."""
+        """End the nomination of a pod and release the reservation. Return the nomination, unless it was by status only."""
         nomination = self._by_uid.pop(uid, None)
         self._due.pop(uid, None)
-        if self._own_claims.pop(uid, None) is not None:
-            self._leave_node(self._claims[uid], uid)
-        if claimed := self._claims.pop(uid, ""):
-            self.cache.withdraw(claimed, uid)
+        if self._own_by_status.pop(uid, None) is not None:
+            self._leave_node(self._by_status[uid], uid)
+        if node := self._by_status.pop(uid, ""):
+            self.cache.withdraw(node, uid)
         if nomination is not None:
             self._leave_node(nomination.node, uid)
             for namespace, name, _ in nomination.candidate.claims:
@@ -176,7 +176,7 @@ class Nominator(MutableObject):
         """Update the nominations to a changed node: the last awaited pod may have left, or the Node may reject the pod."""
         for uid in self._on.get(record.name, ()):
             nomination = self._by_uid.get(uid)
-            # A claim from before a restart: its victims are not known, so that any change may have freed the node.
+            # A nomination from before a restart: its victims are not known, so that any change may have freed the node.
             if nomination is None:
                 self._due[uid] = None
                 continue
@@ -193,7 +193,7 @@ class Nominator(MutableObject):
 
     def try_again(self, uid: str) -> None:
         """Make a nominated pod due again after a failed attempt or bind, because its class may be unschedulable."""
-        if uid in self._by_uid or uid in self._own_claims:
+        if uid in self._by_uid or uid in self._own_by_status:
             self._due[uid] = None
 
     def next_due(self, backs_off: Callable[[str], bool]) -> Pod | None:
@@ -201,7 +201,9 @@ class Nominator(MutableObject):
         ready = [uid for uid in self._due if not backs_off(uid)]
         if not ready:
             return None
-        pod = min((self._by_uid[uid].pod if uid in self._by_uid else self._own_claims[uid] for uid in ready), key=_turn)
+        pod = min(
+            (self._by_uid[uid].pod if uid in self._by_uid else self._own_by_status[uid] for uid in ready), key=_turn
+        )
         del self._due[pod.key.uid]
         return pod
 

@@ -248,7 +248,11 @@ def _without_number(taint: Taint) -> Taint:
 
 
 def compares_numbers(request: PodRequest) -> bool:
-    """Return whether a toleration names a numeric taint value. The node class then does not determine whether the taint is tolerated."""
+    """
+    Return whether a toleration names a numeric taint value.
+
+    Nodes of one class may have different numbers, so the class does not determine whether such a toleration matches.
+    """
     return any(_is_number(each.value) for each in request.constraints.tolerations)
 
 

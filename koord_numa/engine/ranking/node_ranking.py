@@ -126,7 +126,7 @@ def no_bars(_node: str) -> Rejection | None:
 
 class RejectionTable(MutableObject):
     """
-    The last rejection of each row. Bounded: details of a few rows, one shared object per message and size for the others.
+    The last rejection of each row. A few rows have details. The others share one object per message and size, which bounds the memory.
 
     ``representatives`` are the rows whose details matter. Their details may be missing until the row is evaluated again.
     """
@@ -177,9 +177,10 @@ class RejectionTable(MutableObject):
 
     def representatives(self, ranks: Ints) -> list[int]:
         """
-        Return the rows to describe: the closest row of each group, then the closest rows. Of equally close rows the largest rank wins.
+        Return the rows whose rejections a message describes: of each group the row that is closest to fitting, then the next closest rows.
 
-        Details of other rows are dropped. ``has_details`` tells which of these rows must be evaluated again.
+        Of equally close rows, the row with the largest rank comes first. Details of all other rows are dropped. Rows for which
+        ``has_details`` is false must be evaluated again.
         """
         rows = np.flatnonzero(self._codes != UNKNOWN)
         # int64[known rows]: the closest first.

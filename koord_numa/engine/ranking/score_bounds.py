@@ -140,9 +140,9 @@ def alignment_bound(alignment: RequestAlignment, kind: NodeClass, fewest: int) -
     """
     Return the maximum of ``score_alignment`` for a request for exclusive CPUs.
 
-    Where a NUMA policy certainly applies, the placement uses one set of NUMA nodes for all resources, of at least ``fewest``. Elsewhere
-    only CPUs count, and they may be on one NUMA node. A pod that shares CPUs there counts as on ``UNKNOWN_NUMA_NODES``, and so may any pod
-    on a node whose kubelet allocates CPUs.
+    Where a NUMA policy certainly applies, the placement uses one set of at least ``fewest`` NUMA nodes for all resources. Elsewhere only
+    the NUMA nodes of the CPUs count, which may be a single one. There a pod with shared CPUs counts as on ``UNKNOWN_NUMA_NODES``.
+    The same is possible for every pod on a node whose kubelet allocates CPUs.
     """
     if kind.config is not None:
         return alignment_points(min(fewest, UNKNOWN_NUMA_NODES) if fewest is not NOTHING_LISTED else 1)

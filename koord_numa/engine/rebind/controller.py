@@ -294,9 +294,9 @@ class RebindReconciler:
 
     async def run(self) -> RebindRequest | None:
         """
-        Execute the rebind from the state that the objects show. Raises ``NotLeader``; the objects then show the progress.
+        Execute the rebind, starting from the state that the objects show. Raises ``NotLeader``; the objects then show the progress.
 
-        Returns the RebindResource if it names another node by now. Nothing is done then, because other rebinds may run there.
+        If the RebindResource names another node by now, returns it and does nothing, because another rebind may run on that node.
         """
         context = self._context
         seen = await self._look()

@@ -83,7 +83,7 @@ def builtin_rules(path: FieldNames) -> ListRule:
 
 
 def builtin_apply_rules(path: FieldNames) -> ListRule:
-    """Return the server-side apply rule.
+    """Return the server-side apply rule for a list of a built-in kind.
 
     It identifies ports by number and protocol (``listMapKey`` markers of k8s.io/api).
     """

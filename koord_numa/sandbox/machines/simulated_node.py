@@ -58,7 +58,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class SimultaneousHold:
-    """Pods that held ``what`` at the same time. ``moment`` is the number of the entry that caused it."""
+    """Pods that held the resource ``what`` at the same time. ``moment`` is the number of the log entry that caused it."""
 
     moment: int
     node: str
