@@ -13,12 +13,10 @@ from itertools import combinations
 from math import comb
 from typing import Final
 
-from koord_numa.core.cpus import CpuRequest, take_cpus
-from koord_numa.core.cpuset import CpuSet, lowest
-from koord_numa.core.objects.vocabulary import NumaAllocateStrategy
+from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.ordering import emptiest_first, repacking_order
 from koord_numa.core.rebind.layout import Arrangement, ConflictCount, Figures, NodeLayout
-from koord_numa.core.rebind.place_pod import Counts, best_single, choose_cpus, exclusive_neighbours, over, place, useful
+from koord_numa.core.rebind.place_pod import Counts, choose_cpus, exclusive_neighbours, over, place, useful
 from koord_numa.core.value_objects import MutableObject, ValueObject
 
 # Small changes of an arrangement, from the cheapest to the widest.
@@ -122,17 +120,13 @@ def repackings(layout: NodeLayout) -> Iterator[Arrangement]:
     Yield repackings of all pods: in the documented order, largest first, and largest first with pods on one NUMA node
     preferred.
 
-    The last repacking is that of the proposal: pods are allocated in the documented order like new pods. Pods with
-    fixed CPUs per NUMA node come before other pods.
+    Pods with fixed CPUs per NUMA node come before other pods.
     """
-    in_order = list(layout.in_order)
     by_size = _by_size(layout)
     keeping = sorted(by_size, key=lambda i: layout.qualities_now[i].numa_nodes > 1)
-    for order in (in_order, by_size, keeping):
+    for order in (list(layout.in_order), by_size, keeping):
         if (assigned := _placed(layout, _numa_bound_first(layout, order))) is not None:
             yield assigned
-    if (assigned := _taken(layout, _numa_bound_first(layout, in_order))) is not None:
-        yield assigned
 
 
 def largest_first_but_one(layout: NodeLayout) -> Iterator[Arrangement]:
@@ -171,24 +165,6 @@ def _placed(layout: NodeLayout, order: Iterable[int]) -> Arrangement | None:
             return None
         assigned[index] = bits
         free &= ~bits
-    return tuple(assigned)
-
-
-def _taken(layout: NodeLayout, order: Iterable[int]) -> Arrangement | None:
-    """Allocate CPUs like for new pods, the fullest NUMA node first. Returns None if a pod does not fit."""
-    assigned, free = [0] * len(layout.pods), layout.usable
-    for index in order:
-        pinned = layout.pods[index]
-        parts = [(free, len(pinned.cpus))]
-        if pinned.cpus_per_numa is not None:
-            parts = [(free & layout.machine.numa_bits[numa], count) for numa, count in pinned.cpus_per_numa.items()]
-        for here, count in parts:
-            request = CpuRequest(count, pinned.bind, pinned.exclusive, NumaAllocateStrategy.MOST_ALLOCATED)
-            taken = take_cpus(request, layout.machine, CpuSet(here))
-            if not isinstance(taken, CpuSet):
-                return None
-            assigned[index] |= taken.bits
-        free &= ~assigned[index]
     return tuple(assigned)
 
 
@@ -382,77 +358,20 @@ def _ejections(occupants: Sequence[tuple[int, int]], missing: int) -> Iterator[t
         yield tuple(taken)
 
 
-def _exchanged(evaluated: EvaluatedLayout, index: int) -> Iterator[Changes]:
-    """Yield exchanges: a badly placed pod gets a NUMA node of another pod, which is then placed where it fits best."""
-    layout = evaluated.layout
-    if not _may_change_numa(layout, index):
-        return
-    count = len(layout.pods[index].cpus)
-    for other, bits in enumerate(evaluated.assigned):
-        if other == index or not _may_change_numa(layout, other):
-            continue
-        # The CPUs of both pods are free at once, which two separate steps could not use.
-        free = evaluated.free | evaluated.assigned[index] | bits
-        for numa in _counts(layout, bits):
-            taken = None
-            if (free & layout.machine.numa_bits[numa]).bit_count() >= count:
-                taken = choose_cpus(layout, index, free, {numa: count})
-            if taken is None or not _is_gain(evaluated, index, taken):
-                continue
-            assigned = list(evaluated.assigned)
-            assigned[index], assigned[other] = taken, 0
-            away = exclusive_neighbours(layout, other, assigned)
-            home = best_single(layout, other, free & ~taken, away)
-            if home is not None:
-                rest = choose_cpus(layout, other, free & ~taken, {home: len(layout.pods[other].cpus)}, away)
-                if rest is not None:
-                    yield {index: taken, other: rest}
-
-
-def _vacated(evaluated: EvaluatedLayout, numa: int) -> Iterator[Changes]:
-    """Yield changes that restore the largest block: a pod leaves cores of the block for CPUs of broken cores."""
-    layout, cores = evaluated.layout, evaluated.layout.cores
-    here, whole = layout.machine.numa_bits[numa], cores.whole(evaluated.free)
-    lacking = layout.block_now - (cores.cpus(whole) & here).bit_count()
-    broken = evaluated.free & ~cores.cpus(whole)
-    for index in layout.in_order if evaluated.regression and lacking > 0 else ():
-        bits = evaluated.assigned[index]
-        # Cores that would be whole without this pod.
-        alone = cores.whole(evaluated.free | bits) & cores.touched(bits & here)
-        left = cores.cpus(lowest(alone, -(-lacking // cores.most)))
-        pool = broken & ~left if _may_change_numa(layout, index) else broken & ~left & here
-        count = (bits & left).bit_count()
-        taken = lowest(pool & here, count)
-        taken |= lowest(pool & ~here, count - taken.bit_count())
-        following = bits & ~left | taken
-        if count and taken.bit_count() == count and not layout.shape_of(index, following).regression:
-            yield {index: following}
-
-
 # Order of the search: pods that are worse off, then crossings, then shapes.
 LOCAL_MOVES: Final = (
     LocalMove(_worse_off, _moved),
     LocalMove(_worse_off, _gathered),
-    LocalMove(_every_numa, _vacated),
     LocalMove(_crossing, _moved),
     LocalMove(_crossing, _gathered),
     LocalMove(_every_numa, _compacted),
     LocalMove(_improvable, _moved),
-    LocalMove(_crossing, _exchanged),
     LocalMove(_every_pod, _moved),
-    LocalMove(_improvable, _exchanged),
 )
 
 
 def _may_change_numa(layout: NodeLayout, index: int) -> bool:
     return layout.pods[index].cpus_per_numa is None
-
-
-def _is_gain(evaluated: EvaluatedLayout, index: int, bits: int) -> bool:
-    """Return whether the new place may justify moving another pod, without regard to other pods."""
-    layout = evaluated.layout
-    new, old = layout.shape_of(index, bits), layout.shape_of(index, evaluated.assigned[index])
-    return new.regression <= old.regression and (new[:2] < old[:2] or index in layout.constrained)
 
 
 def _most(evaluated: EvaluatedLayout, index: int) -> int:
