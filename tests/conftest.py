@@ -69,6 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = tempfile.tempdir = str(IN_MEMORY)
     config.pluginmanager.register(Witness())
     tables.only[:] = config.getoption("--row")
+    tables.all_seeds = config.getoption("--law-examples") > FEW
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

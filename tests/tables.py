@@ -20,16 +20,22 @@ PARAM: Final = type(pytest.param())
 only: list[str] = []
 """Parts of names of rows, from the option ``--row``. Empty: all rows."""
 
+all_seeds = False
+"""Whether every seed runs, as in ``make chaos``."""
+
 
 def each_row(
     names: str | tuple[str, ...] | list[str],
     rows: Iterable[Any],
     ids: Iterable[str] | Callable[[Any], object] | None = None,
+    *,
+    every: int = 1,
 ) -> Callable[[Test], Test]:
     """
     Run a test for every row, with the arguments of ``pytest.mark.parametrize``. A failure names its row, and the other rows run too.
 
     For quick tests without fixtures of a row, such as ``tmp_path``. The option ``--row TEXT`` runs only rows with this text in their name.
+    Of random seeds, ``make test`` runs one of ``every``, and ``make chaos`` all.
     """
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     table = list(_named(keys, rows, ids))
@@ -38,8 +44,10 @@ def each_row(
         known = signature(test)
 
         def chosen() -> list[tuple[str, dict[str, Any]]]:
-            every = [(name, dict(zip(keys, values, strict=True))) for name, values in table]
-            return [row for row in every if not only or any(text in row[0] for text in only)]
+            rows = [(name, dict(zip(keys, values, strict=True))) for name, values in table]
+            if only:
+                return [row for row in rows if any(text in row[0] for text in only)]
+            return rows if all_seeds else rows[::every]
 
         @wraps(test)
         def run(*args: Any, **others: Any) -> None:

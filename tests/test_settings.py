@@ -174,7 +174,7 @@ def test_settings_cannot_be_changed_later() -> None:
         load_settings("").bind_concurrency = 1  # type: ignore[misc]  # that is the point
 
 
-@pytest.mark.parametrize(("text", "how"), [("Off", "Off"), ('"Off"', "Off"), ("Rebind", "Rebind"), ("Evict", "Evict")])
+@each_row(("text", "how"), [("Off", "Off"), ('"Off"', "Off"), ("Rebind", "Rebind"), ("Evict", "Evict")])
 def test_an_unquoted_off_is_a_word(text: str, how: str) -> None:
     assert load_settings(f"repairDoubleHolds: {text}").repair_double_holds == how
 

@@ -9,6 +9,8 @@ from typing import Final
 
 import pytest
 
+from tests.tables import each_row
+
 ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = ("koord_numa", "tests", "bench", "docs", "deploy", "examples")
 SUPPRESSION: Final = re.compile(r"#\s*(noqa\b|type: ignore\b)")
@@ -95,7 +97,7 @@ def test_no_assertion_is_about_speed() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "found"),
     [
         ("begun = time.monotonic()\nassert time.monotonic() - begun < 0.01", 1),

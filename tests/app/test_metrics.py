@@ -15,6 +15,7 @@ from koord_numa.sandbox.apiserver import ApiServer
 from tests.cluster.objects import until
 from tests.e2e.world import JsonObject, pinned, shared, world
 from tests.operator.operating import operating
+from tests.tables import each_row
 
 NODES: JsonObject = {
     "machines": [
@@ -135,7 +136,7 @@ async def test_a_silent_informer_makes_the_process_unhealthy(tmp_path: Path, mon
                 assert re.search(r"^nodes: no response for \d+ s$", await response.text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("free", "fragmentation"),
     [
         pytest.param(NodeFreeCpus(16, 8, 8), 0.0, id="two empty NUMA nodes"),

@@ -8,6 +8,7 @@ import pytest
 
 from bench import __main__ as command
 from bench.figure import Figure, NotMeasurableError
+from tests.tables import each_row
 
 
 def _fast() -> Iterator[Figure]:
@@ -50,7 +51,7 @@ def test_only_what_is_asked_for(only: str, names: list[str], tmp_path: Path) -> 
     assert [figure["name"] for figure in json.loads(file.read_text())] == names
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("only", "status"),
     [
         pytest.param("fast-thing mean", 0, id="reached"),

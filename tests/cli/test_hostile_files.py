@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from koord_numa.cli import main
 from koord_numa.cli.cluster.objects import DEEPEST, documents
+from tests.tables import each_row
 
 LIST = "{kind: List, apiVersion: v1, items: [%s]}"
 DEEP = {
@@ -35,7 +36,7 @@ ALIASES = {
 }
 
 
-@pytest.mark.parametrize("text", DEEP.values(), ids=DEEP.keys())
+@each_row("text", DEEP.values(), ids=DEEP.keys())
 def test_deep_files_are_refused(text: str) -> None:
     with pytest.raises(click.ClickException, match=f"^deep.yaml is nested more than {DEEPEST} levels deep$"):
         list(documents(text, "deep.yaml"))

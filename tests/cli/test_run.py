@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from koord_numa import __version__
 from koord_numa.cli import main
 from koord_numa.cli.logs import JsonFormatter, TextFormatter
+from tests.tables import each_row
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 
@@ -65,7 +66,7 @@ def test_every_command_is_listed() -> None:
     assert {"run", "version"} <= {line.split()[0] for line in result.output.splitlines() if line.startswith("  ")}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "complaint"),
     [
         pytest.param(["--config", "/does/not/exist"], "/does/not/exist: cannot be read", id="configuration"),

@@ -10,6 +10,7 @@ from koord_numa.cluster.client import decoded
 from koord_numa.cluster.resources import RESOURCE_CLAIMS, Call
 from koord_numa.ports import Invalid
 from koord_numa.wire import raw_json
+from tests.tables import each_row
 
 CALL = Call("list", RESOURCE_CLAIMS)
 DEPTH = 5000
@@ -26,7 +27,7 @@ def any_value(dice: Random, depth: int = 0) -> Any:
     return dice.choice([1, -2.5e3, 'a"b\\é☃', True, None, False, "", 0])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_row("seed", range(4))
 def test_it_reads_and_refuses_what_the_fast_decoder_does(seed: int) -> None:
     dice = Random(seed)
     for _ in range(500):
@@ -62,9 +63,7 @@ def test_what_is_no_number_is_read_as_text(text: str) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "text", [b"nan", b"+Infinity", b"NaN1", b"", b"<html>", b"[" * DEPTH, b"[" * DEPTH + b"}" * DEPTH, b"\xff"]
-)
+@each_row("text", [b"nan", b"+Infinity", b"NaN1", b"", b"<html>", b"[" * DEPTH, b"[" * DEPTH + b"}" * DEPTH, b"\xff"])
 def test_what_is_no_json_is_an_error(text: bytes) -> None:
     with pytest.raises(Invalid, match="not JSON"):
         decoded(CALL, text)

@@ -3,9 +3,10 @@
 import pytest
 
 from koord_numa.cluster.resources import EVENTS, LEASES, NODES, PODS, TOPOLOGIES, Call
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("call", "method", "path", "rule", "writes"),
     [
         pytest.param(Call("list", PODS), "GET", "/api/v1/pods", "list pods", False, id="list all"),

@@ -7,6 +7,7 @@ import pytest
 from tests.conformance.koordinator import rm as koord_rm
 from tests.conformance.koordinator.rm_cases import answer, load
 from tests.conformance.split_rules import split_in_another_order, split_in_whole_cpus
+from tests.tables import each_row
 
 REFUSED = {"code": "Unschedulable", "reasons": ["Insufficient NUMA memory"]}
 REFUSED_CPU = {"code": "Unschedulable", "reasons": ["Insufficient NUMA cpu"]}
@@ -38,7 +39,7 @@ OWN_CPUS = {"res": {"cpu": 3000}, "n": 3, "cpu_bind": True, "bind": "FullPCPUs"}
 BROKEN = [{"cpu": 500}, {"cpu": 4000}]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("recorded", "row"),
     [
         pytest.param(case(MEMORY, BY_POSITION, 0b1100, REFUSED), "split-order", id="refused-by-the-order"),

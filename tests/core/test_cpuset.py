@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.cpuset import EMPTY, MAX_CPU, CpuSet
+from tests.tables import each_row
 
 IDS = st.sets(st.integers(0, 300))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "cpus"),
     [
         pytest.param("", set(), id="empty"),
@@ -25,7 +26,7 @@ def test_parse(text: str, cpus: set[int]) -> None:
     assert set(CpuSet.parse(text)) == cpus
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         pytest.param("a", "'a' is neither a CPU id nor a range", id="word"),
@@ -45,7 +46,7 @@ def test_what_cannot_be_parsed_is_named(text: str, message: str) -> None:
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("cpus", "text"),
     [
         pytest.param([], "", id="empty"),

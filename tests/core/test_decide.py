@@ -14,6 +14,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.settings import ScoreWeightSettings
 from tests.core.allocation import nodes
 from tests.core.allocation.nodes import GI
+from tests.tables import each_row
 
 ONLY_NUMA = {**dict.fromkeys(ScoreWeightSettings.model_fields, 0), "numa": 1}
 POD = nodes.pod(4000, 4 * GI, qos=QosClass.LSR, numa=NumaPolicy.RESTRICTED)
@@ -42,7 +43,7 @@ def kubelets(name: str, cpus: int) -> NodeSnapshot:
     return candidate(node, kubelet_view(node, published, ()), Ledger())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("method", "winner"),
     [
         pytest.param(NodeScoring.FEWEST_NUMA_NODES, "eight", id="equal-so-the-first-name"),
@@ -62,14 +63,14 @@ COUNTING = (NodeScoring.FEWEST_NUMA_NODES, NodeScoring.LEAST_NUMA_NODES)
 """They count NUMA nodes and do not look at how full these are."""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("scoring", "winner"),
     [
         pytest.param(ScoringType.MOST_ALLOCATED, "small", id="most-the-fuller-zone"),
         pytest.param(ScoringType.LEAST_ALLOCATED, "large", id="least-the-emptier-zone"),
     ],
 )
-@pytest.mark.parametrize("method", [each for each in NodeScoring if each not in COUNTING])
+@each_row("method", [each for each in NodeScoring if each not in COUNTING])
 def test_nodes_of_kubelets_are_scored_by_their_zones(method: NodeScoring, scoring: ScoringType, winner: str) -> None:
     rules = Profile(node_scoring=method, scoring=scoring, score_weights=ONLY_NUMA)
     request = nodes.pod(4000, 4 * GI)

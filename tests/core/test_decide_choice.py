@@ -22,6 +22,7 @@ from koord_numa.core.state.inventory import NodeSnapshot, candidate, inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import replace
 from koord_numa.settings import ScoreWeightSettings
+from tests.tables import each_row
 
 GIB = 1 << 30
 PLAIN = Node("node", allocatable={"cpu": 8000, "memory": 32 * GIB, "pods": 10}, labels={"disk": "ssd"})
@@ -51,7 +52,7 @@ IN_SSD = NodeTerm(labels=(Requirement("disk", Operator.IN, ("ssd",)),))
 TAINTED = replace(PLAIN, taints=(Taint("gpu", TaintEffect.NO_SCHEDULE, "yes"),))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("request_", "node", "reason"),
     [
         pytest.param(asks(), replace(PLAIN, problem="label x"), Reason.BAD_NODE, id="a malformed node"),
@@ -72,7 +73,7 @@ def test_every_predicate_says_no_by_its_own_reason(request_: PodRequest, node: N
     assert {name: no.reason for name, no in verdict.rejections.items()} == {"node": reason}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "request_",
     [
         asks(node_name="node"),

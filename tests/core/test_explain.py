@@ -73,7 +73,7 @@ def test_nodes_of_no_interest_to_the_pod_are_described_last() -> None:
     assert explain({"a": not_meant}).splitlines()[1:] == ["a: the node lacks a=b"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rejection", "text"),
     [
         pytest.param(TAINTED, "", id="nothing-to-add"),
@@ -139,7 +139,7 @@ def test_amounts(resource: str, amount: int, there: str, needed: str) -> None:
     assert (amounts_text({resource: amount}), needs_text({resource: amount})) == (there, needed)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "rooms", "units", "largest"),
     [
         pytest.param(

@@ -19,7 +19,7 @@ def cpu(kind: ContainerKind, amount: int) -> Container:
     return container(kind, {"cpu": amount}, {"cpu": amount})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pod", "requests"),
     [
         pytest.param(PodRequest(), {}, id="nothing"),
@@ -51,7 +51,7 @@ def test_effective_requests(pod: PodRequest, requests: ResourceList) -> None:
     assert effective_requests(pod) == requests
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pod", "limits", "limited"),
     [
         pytest.param(PodRequest((cpu(APP, 1000), cpu(INIT, 3000))), {"cpu": 3000}, True, id="as-requests"),

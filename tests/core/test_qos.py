@@ -12,6 +12,7 @@ from koord_numa.core.pod_resources import (
     pinned_by_static_kubelet,
     priority_class,
 )
+from tests.tables import each_row
 
 SINGLE = NumaSpec(NumaPolicy.SINGLE_NUMA_NODE)
 
@@ -25,7 +26,7 @@ GUARANTEED = (container(2000, 2000),)
 BURSTABLE = (container(2000, 4000),)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pod", "qos"),
     [
         pytest.param(PodRequest(BURSTABLE, qos=QosClass.LSE), QosClass.LSE, id="label"),
@@ -38,7 +39,7 @@ def test_default_qos(pod: PodRequest, qos: QosClass) -> None:
     assert default_qos(pod) is qos
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pod", "band"),
     [
         pytest.param(PodRequest(priority_class=PriorityClass.MID, priority=9500), PriorityClass.MID, id="label"),
@@ -56,7 +57,7 @@ def test_priority_class(pod: PodRequest, band: PriorityClass) -> None:
     assert priority_class(pod) is band
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pod", "may"),
     [
         pytest.param(PodRequest(GUARANTEED), False, id="guaranteed-without-label-is-ls"),
@@ -70,7 +71,7 @@ def test_may_use_cpuset(pod: PodRequest, may: bool) -> None:
     assert may_use_cpuset(pod) is may
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pod", "own"),
     [
         pytest.param(PodRequest((container(1000, 1000),), numa=SINGLE), True, id="limit-equals-request"),
@@ -88,7 +89,7 @@ def test_exclusive_by_single_numa_policy(pod: PodRequest, own: bool) -> None:
     assert is_exclusive_by_policy(pod) is own
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pod", "burst"),
     [
         pytest.param(PodRequest(GUARANTEED), False, id="equal"),
@@ -102,7 +103,7 @@ def test_bursts(pod: PodRequest, burst: bool) -> None:
     assert bursts(pod) is burst
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pod", "pinned"),
     [
         pytest.param(PodRequest(GUARANTEED), (2,), id="whole"),

@@ -46,7 +46,7 @@ def test_what_is_no_quantity_is_named(text: object) -> None:
         parse_quantity(text)  # type: ignore[arg-type]  # whatever JSON holds
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("resource", "text", "asked", "there"),
     [
         pytest.param("cpu", "1.5", 1500, 1500, id="exact"),
@@ -60,7 +60,7 @@ def test_requests_round_up_and_supplies_down(resource: str, text: str, asked: in
     assert (amount(resource, text), supply(resource, text)) == (asked, there)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("resource", "value", "text"),
     [
         pytest.param("cpu", 2500, "2500m", id="milli"),

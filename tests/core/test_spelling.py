@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from koord_numa.core.objects.vocabulary import QosClass
 from koord_numa.wire.errors import closest, is_near, meant, plain
+from tests.tables import each_row
 
 WORDS = st.text("abc", max_size=6)
 
@@ -42,7 +43,7 @@ def test_separators_and_case_do_not_matter() -> None:
     assert plain("QoS-class_x.y") == "qosclassxy"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "found"),
     [
         ("lse", "LSE"),

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from tests.crds.structural import COLUMN_TYPES, defaults, faults, knows, root_faults
+from tests.tables import each_row
 
 CRDS = Path(__file__).parents[2] / "crds"
 FILES = sorted(CRDS.glob("*.yaml"))
@@ -129,7 +130,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("schema", "fault"), BROKEN.values(), ids=BROKEN.keys())
+@each_row(("schema", "fault"), BROKEN.values(), ids=BROKEN.keys())
 def test_the_rules_find_faults(schema: dict[str, Any], fault: str) -> None:
     assert [*faults(schema)] == [fault]
 
@@ -137,6 +138,6 @@ def test_the_rules_find_faults(schema: dict[str, Any], fault: str) -> None:
 UNKNOWN = [".zones[0].nothing", ".nothing[0]", '.attributes[?(@.name=="x")].nothing', ".spec"]
 
 
-@pytest.mark.parametrize("path", UNKNOWN)
+@each_row("path", UNKNOWN)
 def test_columns_that_lead_nowhere_are_found(path: str) -> None:
     assert not knows(root(DEFINITIONS["noderesourcetopologies"]["spec"]["versions"][1]), path)

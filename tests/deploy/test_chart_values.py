@@ -21,7 +21,7 @@ ALL_PARTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("word", ["123", "true", "null", "1e3"])
+@each_row("word", ["123", "true", "null", "1e3"])
 def test_names_that_yaml_would_convert_stay_strings(word: str) -> None:
     """Helm takes a release and a namespace called ``123``; the API server takes texts only."""
     for manifest in rendered(ALL_PARTS, name=word, namespace=word):

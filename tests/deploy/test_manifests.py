@@ -10,6 +10,7 @@ import yaml
 from koord_numa.app.api import PATHS
 from koord_numa.cluster.serving import OPEN_PATHS
 from koord_numa.settings import Settings, load_settings
+from tests.tables import each_row
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CRDS = DEPLOY.parent / "crds"
@@ -81,7 +82,7 @@ def test_chart_and_base_grant_the_same(kind: str) -> None:
     assert of_kind(rendered(), kind)["rules"] == of_kind(base("rbac.yaml"), kind)["rules"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("config", "claims", "makes_claims"),
     [
         ({}, True, True),
@@ -131,7 +132,7 @@ def test_the_roles_for_people_can_be_left_out() -> None:
     assert not user_roles(rendered({"rbac": {"userRoles": False}}))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "expected"),
     [
         ({}, []),
@@ -218,7 +219,7 @@ def test_the_configuration_is_one_that_the_scheduler_reads(source: str) -> None:
     assert load_settings(text).scheduler_names == ("koord-numa",)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "path", "expected"),
     [
         ({"nodeSelector": {"a": "b"}}, ("nodeSelector",), {"a": "b"}),

@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from koord_numa import __version__
+from tests.tables import each_row
 
 ROOT: Final = Path(__file__).parents[2]
 WORKFLOWS: Final = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
@@ -204,7 +205,7 @@ def test_the_chart_is_packed_with_the_version(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [f"koord-numa-{__version__}.tgz"]
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+@each_row("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflows_call_targets_that_exist(path: Path) -> None:
     jobs = yaml.safe_load(path.read_text())["jobs"]
     runs = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
@@ -295,7 +296,7 @@ def test_vex_statements() -> None:
     assert vex.ignored(source) == "--ignore-vuln CVE-2030-1"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "complaint"),
     [
         ({"version": "3.0"}, "aiohttp 3.0 is not in requirements.lock; remove or renew the entry"),

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-import pytest
 import yaml
 
 from koord_numa.app.runtime import AGENT
 from koord_numa.sandbox.apiserver import Asked
 from tests.rights import RBAC, Right, granted, judge, right_of
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("asked", "right"),
     [
         (Asked("list", "", "v1", "pods", user_agent=AGENT), ("list", "", "pods")),
@@ -37,7 +37,7 @@ def test_rules_multiply() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("used", "all_run", "complaints"),
     [
         ({("get", "", "pods")}, True, ["granted and never used: list nodes"]),

@@ -3,13 +3,13 @@
 import re
 from pathlib import Path
 
-import pytest
 from msgspec import Struct
 
 from koord_numa.sandbox.apiserver.kinds import schema
 from koord_numa.wire.nodes import ContainerImage, NodeSpec
 from koord_numa.wire.pod_requests import ConstraintsModel, ContainerModel, WorkloadModel
 from koord_numa.wire.pods import SchedulingSpec, Status
+from tests.tables import each_row
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "pod-fields.md"
 ROW = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \| (honored|irrelevant) \| \S.* \|$", re.MULTILINE)
@@ -50,7 +50,7 @@ OF_STATUS = (tables()[2], known_to("PodStatus") | LATER_STATUS, read_by(Status) 
 OF_NODE = (tables()[3], known_to("NodeSpec") | LATER_NODE, read_by(NodeSpec))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("told", "known", "read"),
     [OF_SPEC, OF_CONTAINER, OF_STATUS, OF_NODE],
     ids=["spec", "container", "status", "node"],

@@ -14,6 +14,7 @@ from koord_numa.engine.device_moves import DeviceMoves, find_moves
 from koord_numa.ports import Unavailable
 from koord_numa.settings import DeviceMoveSettings, Settings
 from tests.engine.world import GIB, World, bound, make_node, make_topology, make_world
+from tests.tables import each_row
 
 GPU = "nvidia.com/gpu"
 
@@ -46,7 +47,7 @@ def test_one_pod_stands_in_the_way_of_a_block() -> None:
     assert texts(world) == ["moving pod default/small to b frees 4 nvidia.com/gpu on node a"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("small", "large"),
     [
         pytest.param({"owner": ""}, {}, id="nobody creates the pod again"),

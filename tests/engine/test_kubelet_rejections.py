@@ -1,7 +1,5 @@
 """A node and a class rest after a refusal, longer each time, and are forgotten when they stay quiet."""
 
-import pytest
-
 from koord_numa.core.objects.verdicts import Reason
 from koord_numa.engine.cache.cache import is_kubelet_rejection
 from koord_numa.engine.cache.listers import PodIndex
@@ -9,6 +7,7 @@ from koord_numa.engine.containment import NodeBackoff
 from koord_numa.engine.queue.pending_pod import RequestClass, RequestClasses
 from koord_numa.settings import BackoffSettings, Settings
 from tests.engine.world import make_pod
+from tests.tables import each_row
 
 CLASSES = RequestClasses(Settings(), PodIndex())
 
@@ -19,7 +18,7 @@ def request_class(cpu: int = 1000) -> RequestClass:
     return found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("phase", "reason", "refused"),
     [
         ("Failed", "TopologyAffinityError", True),

@@ -5,6 +5,7 @@ import pytest
 from koord_numa.engine.metrics import ATTEMPT_BUCKETS, WAIT_BUCKETS, Histogram, Result, SchedulerMetrics
 from koord_numa.ports import Unavailable
 from tests.engine.world import make_node, make_pod, make_world
+from tests.tables import each_row
 
 
 def histogram(bounds: tuple[float, ...], *values: float) -> Histogram:
@@ -15,7 +16,7 @@ def histogram(bounds: tuple[float, ...], *values: float) -> Histogram:
     return made
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("attempts", "label"),
     [pytest.param(1, "1"), pytest.param(14, "14"), pytest.param(15, "15+"), pytest.param(99, "15+")],
 )

@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import Any
 
 import kopf
-import pytest
 
 from koord_numa.handlers.embedding import CREDENTIALS, WATCHER, WATCHERS_OWN
+from tests.tables import each_row
 
 
 def source(module: str) -> str:
@@ -34,7 +34,7 @@ def test_what_a_watcher_ends_itself_has_these_names() -> None:
     assert all(name.startswith(WATCHERS_OWN) for name in names)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     [
         "process.ultimate_exiting_timeout",

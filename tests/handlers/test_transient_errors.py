@@ -10,6 +10,7 @@ import pytest
 from aiohttp.base_protocol import BaseProtocol
 
 from koord_numa.handlers.embedding import is_transient
+from tests.tables import each_row
 
 
 def caused_by(error: Exception) -> RuntimeError:
@@ -19,7 +20,7 @@ def caused_by(error: Exception) -> RuntimeError:
     return failure
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "heals"),
     [
         (kopf.LoginError("out of credentials"), True),

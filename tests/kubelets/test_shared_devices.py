@@ -6,8 +6,6 @@ from itertools import combinations_with_replacement, permutations
 from random import Random
 from typing import Any, Final
 
-import pytest
-
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.state import DevicePool, KubeletState, PluginDevice
@@ -19,6 +17,7 @@ from koord_numa.sandbox.machines import NodeDescription, Shape, Style
 from koord_numa.wire import parse_pod
 from tests.kubelets.shared_devices import SharedLife
 from tests.kubelets.strategies import GIB, GPU, container
+from tests.tables import each_row
 
 Worlds = list[KubeletState]
 
@@ -80,9 +79,9 @@ def worlds(life: SharedLife, placed: list[dict[str, Any]]) -> Worlds:
     return found
 
 
-@pytest.mark.parametrize("policy", [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED])
-@pytest.mark.parametrize("in_full", [True, False])
-@pytest.mark.parametrize("seed", [1, 2, 3, 5, 17])
+@each_row("policy", [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED])
+@each_row("in_full", [True, False])
+@each_row("seed", [1, 2, 3, 5, 17])
 def test_a_yes_holds_however_devices_are_shared(policy: KubeletPolicy, in_full: bool, seed: int) -> None:
     dice = Random(seed)
     wiring = [dice.randint(1, 7) for _ in range(4)]
@@ -111,7 +110,7 @@ WITH_SIDECAR: Final = tuple(
 """Pods with one GPU in all, with memory in two containers."""
 
 
-@pytest.mark.parametrize("seed", [1, 2, 4, 6, 9])
+@each_row("seed", [1, 2, 4, 6, 9])
 def test_one_gpu_is_placed_if_every_possible_kubelet_admits_it(seed: int) -> None:
     """Under best-effort, memory that is bound with a GPU may cause a rejection, so the GPU's NUMA nodes matter."""
     dice = Random(seed)

@@ -16,6 +16,7 @@ from koord_numa.wire import parse_pod
 from tests.kubelets.shared_devices import SharedLife
 from tests.kubelets.strategies import container
 from tests.kubelets.test_shared_devices import ASKED, life_of
+from tests.tables import each_row
 
 Spec = dict[str, Any]
 
@@ -68,8 +69,8 @@ def test_devices_near_all_numa_nodes_differ_by_number(in_full: bool) -> None:
         assert not isinstance(life.ask(gpus(count)), Rejection), count
 
 
-@pytest.mark.parametrize("in_full", [True, False])
-@pytest.mark.parametrize("fingerprint", [True, False])
+@each_row("in_full", [True, False])
+@each_row("fingerprint", [True, False])
 def test_a_yes_holds_on_a_node_that_was_in_use(in_full: bool, fingerprint: bool) -> None:
     said = 0
     for seed in range(60):

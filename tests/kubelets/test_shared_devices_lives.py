@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-import pytest
-
 from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.state import DevicePool, KubeletState, PluginDevice
 from koord_numa.core.objects.request import PodRequest
@@ -19,6 +17,7 @@ from koord_numa.wire import parse_pod
 from tests.kubelets.shared_devices import SharedLife
 from tests.kubelets.strategies import GPU, container
 from tests.kubelets.test_shared_devices import ASKED, life_of, wirings_like
+from tests.tables import each_row
 
 Spec = dict[str, Any]
 
@@ -110,7 +109,7 @@ def worlds_of(dice: Random) -> Worlds:
     return Worlds(life, [KubeletState.empty(replace(life.agent.kubelet, devices={GPU: pool})) for pool in pools])
 
 
-@pytest.mark.parametrize("seed", [*range(1, 9), *NARROW])
+@each_row("seed", [*range(1, 9), *NARROW])
 def test_an_admission_holds_on_every_indistinguishable_node(seed: int) -> None:
     dice = Random(seed)
     worlds = worlds_of(dice)

@@ -3,11 +3,10 @@
 import json
 from typing import Any
 
-import pytest
-
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.node.pods import DecidedPod, decided_pod
 from koord_numa.wire import names
+from tests.tables import each_row
 
 
 def decided(status: Any) -> DecidedPod:
@@ -23,7 +22,7 @@ def test_names_match_without_regard_to_case_as_in_go() -> None:
     assert (found.cpus, found.amounts, found.problem) == (CpuSet.parse("0-1"), {1: {"cpu": 3000}}, "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "status",
     [
         {"cpuset": "0-1", "numaNodeResources": [{"node": 0, "resources": {"cpu": "-100"}}]},

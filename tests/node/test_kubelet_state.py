@@ -241,7 +241,7 @@ PRESENCE: Final[dict[str, tuple[PodResources, BoundPod, bool, bool]]] = {
 }
 
 
-@pytest.mark.parametrize(("resources", "pod", "restarted", "contradicts"), PRESENCE.values(), ids=PRESENCE.keys())
+@each_row(("resources", "pod", "restarted", "contradicts"), PRESENCE.values(), ids=PRESENCE.keys())
 def test_a_running_pod_must_be_listed(
     resources: PodResources, pod: BoundPod, restarted: bool, contradicts: bool
 ) -> None:

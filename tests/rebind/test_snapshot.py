@@ -16,6 +16,7 @@ from koord_numa.engine.rebind.context import layout_of_node, obstacle, pods_kept
 from koord_numa.settings import load_settings
 from tests.core.rebind.nodes import layout, pinned
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
+from tests.tables import each_row
 
 NODE: Node = make_node("node", cpu=16)
 """CPUs 0-7 and 8-15 on two NUMA nodes, siblings side by side."""
@@ -110,7 +111,7 @@ WISHES = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "profile", "wish"), WISHES)
+@each_row(("spec", "profile", "wish"), WISHES)
 def test_the_policy_to_be_apart_is_known(spec: NumaSpec, profile: str, wish: NumaExclusive) -> None:
     text = "apiVersion: koord-numa.io/v1alpha1\nkind: KoordNumaConfiguration\n"
     settings = f"{text}profiles: [{{schedulerName: koord-numa, {profile}}}]\n" if profile else ""
@@ -153,6 +154,6 @@ OBSTACLES = [
 ]
 
 
-@pytest.mark.parametrize(("now", "why"), OBSTACLES)
+@each_row(("now", "why"), OBSTACLES)
 def test_what_stands_in_the_way_of_a_step(now: NodeLayout | str, why: str) -> None:
     assert obstacle(now, PLANNED, move("c", "8-9", "0-1")) == why

@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from koord_numa.view.page import served_page
+from tests.tables import each_row
 
 STYLE: Final = served_page("n", {}).partition("<style")[2].partition("</style>")[0]
 LIGHT, DARK = (
@@ -70,8 +71,8 @@ def test_contrast_of_cpu_numbers_on_pod_colors() -> None:
     assert [name for name, color, text in PODS if contrast(color, text) < 4.5] == []
 
 
-@pytest.mark.parametrize("vision", VISION)
-@pytest.mark.parametrize(("theme", "sign"), [(LIGHT, -1), (DARK, 1)], ids=["light", "dark"])
+@each_row("vision", VISION)
+@each_row(("theme", "sign"), [(LIGHT, -1), (DARK, 1)], ids=["light", "dark"])
 def test_levels_differ_in_lightness(theme: Mapping[str, str], sign: int, vision: str) -> None:
     """More room is darker on a light page and lighter on a dark page, in steps that all people see."""
     levels = [116 * luminance(theme[f"l{at}"], vision) ** (1 / 3) - 16 for at in range(1, 6)]

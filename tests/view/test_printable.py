@@ -3,7 +3,6 @@
 import io
 import logging
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
@@ -37,7 +36,7 @@ def test_harmful_characters_are_replaced(text: str) -> None:
     assert printable(shown) == shown
 
 
-@pytest.mark.parametrize("text", ["", "pod-1", "größe 5 µs", "日本語", "a\nb\tc", "│ ██ · ✓"])
+@each_row("text", ["", "pod-1", "größe 5 µs", "日本語", "a\nb\tc", "│ ██ · ✓"])
 def test_other_texts_stay(text: str) -> None:
     assert printable(text) == text
 

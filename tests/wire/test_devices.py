@@ -86,7 +86,7 @@ def test_a_device_object() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "expected"),
     [
         # Koordinator's agent omits a false health.
@@ -286,7 +286,7 @@ def test_what_is_written_is_read_back() -> None:
     assert device_grants(text, FieldPath("")) == HELD
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("{}", ()),
@@ -312,7 +312,7 @@ def test_held_devices(text: str, expected: tuple[DeviceGrant, ...]) -> None:
     assert device_grants(text, FieldPath("")) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["[", "[]", '{"gpu":{}}', '{"gpu":[{"minor":-1}]}', '{"gpu":[{"minor":"0"}]}', json.dumps({"gpu": [{}] * 257})],
 )

@@ -67,7 +67,7 @@ PODS: dict[str, tuple[dict[str, Any], dict[str, str], dict[str, str], GangRef | 
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "labels", "annotations", "ref"), PODS.values(), ids=PODS)
+@each_row(("spec", "labels", "annotations", "ref"), PODS.values(), ids=PODS)
 def test_pods_say_which_gang_they_belong_to(
     spec: dict[str, Any], labels: dict[str, str], annotations: dict[str, str], ref: GangRef | None
 ) -> None:
@@ -182,7 +182,7 @@ REFUSED: dict[str, tuple[Dialect, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("dialect", "spec", "expected"), GROUPS.values(), ids=GROUPS)
+@each_row(("dialect", "spec", "expected"), GROUPS.values(), ids=GROUPS)
 def test_pod_groups(dialect: Dialect, spec: dict[str, Any], expected: GangSpec) -> None:
     group = parse_pod_group(dialect, {"metadata": {"name": "g", "namespace": "ns", "uid": "u"}, "spec": spec})
     assert (group.key, group.spec, group.satisfied) == (key(dialect), expected, False)
@@ -199,7 +199,7 @@ def test_claims_made_for_a_group_have_their_names_in_its_status() -> None:
     assert parse_pod_group(KUBERNETES, {**obj, "status": {"resourceClaimStatuses": 1}}).claim_names == ()
 
 
-@pytest.mark.parametrize(("dialect", "spec", "why"), REFUSED.values(), ids=REFUSED)
+@each_row(("dialect", "spec", "why"), REFUSED.values(), ids=REFUSED)
 def test_pod_groups_that_are_not_supported(dialect: Dialect, spec: dict[str, Any], why: str) -> None:
     group = parse_pod_group(dialect, {"metadata": {"name": "g", "namespace": "ns", "uid": "u"}, "spec": spec})
     assert why in group.spec.problem

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from koord_numa.wire.resource_claims import DEEPEST, parse_device_class, parse_resource_claim
+from tests.tables import each_row
 
 
 def nested(levels: int) -> Any:
@@ -38,7 +39,7 @@ def test_a_claim_with_too_deep_parameters_is_rejected_by_name(levels: int) -> No
     )
 
 
-@pytest.mark.parametrize("levels", [1, DEEPEST, DEEPEST + 1, 5000])
+@each_row("levels", [1, DEEPEST, DEEPEST + 1, 5000])
 def test_devices_stay_in_use_with_any_configuration(levels: int) -> None:
     found = parse_resource_claim(claim(levels))
     assert found.allocation is not None

@@ -1,12 +1,11 @@
 """Images on nodes and in pods, whatever the objects contain."""
 
-import pytest
-
 from koord_numa.core.objects.node import Image
 from koord_numa.wire.nodes import MOST_IMAGES, node_images, normalized, pod_images
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "expected"),
     [
         ("nginx", "nginx:latest"),
@@ -35,7 +34,7 @@ def test_what_nodes_report() -> None:
     assert node_images(status) == {Image(("a@sha256:0", "a:1"), 5), Image(("b:1",), 7)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "status",
     [
         None,

@@ -103,7 +103,7 @@ def test_a_pod_that_runs_is_not_checked() -> None:
     assert parse_pod(running).problem == ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "value", "told"),
     [
         (NUMA_SPEC, {"numaPolicy": "SingleNUMANode"}, "numaPolicy: is unknown, did you mean numaTopologyPolicy?"),
@@ -144,7 +144,7 @@ def test_misspelled_keys_of_a_node_are_reported(path: str, key: str, value: str,
     assert [sentence for sentence in node.unread if key in sentence and told in sentence]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value", "told"),
     [
         ("topologyManagerPolcy", "restricted", "use topologyManagerPolicy"),

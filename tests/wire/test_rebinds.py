@@ -8,6 +8,7 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.rebind.plan import NodeFigures, RebindAnswer, RebindMove, RebindPhase, RebindRequest
 from koord_numa.wire import WireError, parse_rebind, rebind_status
 from koord_numa.wire.rebinds import with_cpus
+from tests.tables import each_row
 from tests.wire.objects import REBIND, changed
 
 NOW = "2026-01-01T00:01:00Z"
@@ -39,7 +40,7 @@ PROBLEMS: dict[str, tuple[str, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("path", "value", "problem"), PROBLEMS.values(), ids=PROBLEMS.keys())
+@each_row(("path", "value", "problem"), PROBLEMS.values(), ids=PROBLEMS.keys())
 def test_problems(path: str, value: Any, problem: str) -> None:
     assert parse_rebind(changed(REBIND, path, value)).problem == f"RebindResource tidy: {problem}"
 
@@ -47,7 +48,7 @@ def test_problems(path: str, value: Any, problem: str) -> None:
 SETTLED = {"": False, "Pending": False, "Unknown": False, "Succeed": True, "Failed": True}
 
 
-@pytest.mark.parametrize(("phase", "settled"), SETTLED.items())
+@each_row(("phase", "settled"), SETTLED.items())
 def test_what_is_settled(phase: str, settled: bool) -> None:
     assert parse_rebind(changed(REBIND, "status phase", phase)).settled is settled
 
@@ -113,7 +114,7 @@ STATUS_TEXTS = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), STATUS_TEXTS.values(), ids=STATUS_TEXTS.keys())
+@each_row(("text", "expected"), STATUS_TEXTS.values(), ids=STATUS_TEXTS.keys())
 def test_only_the_cpus_change(text: str, expected: str) -> None:
     assert with_cpus(text, CpuSet.parse("4-5")) == expected
 
@@ -141,7 +142,7 @@ TRANSITIONS = {
 }
 
 
-@pytest.mark.parametrize(("before", "expected"), TRANSITIONS.values(), ids=TRANSITIONS.keys())
+@each_row(("before", "expected"), TRANSITIONS.values(), ids=TRANSITIONS.keys())
 def test_the_condition_keeps_its_time_with_its_answer(before: dict[str, Any] | None, expected: str) -> None:
     status = rebind_status(RebindAnswer(RebindPhase.FAILED, "deadline exceeded", NOW, 1), before)
     assert status["conditions"][0]["lastTransitionTime"] == expected

@@ -15,6 +15,7 @@ from koord_numa.core.objects.constraints import (
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.pods import parse_pod
 from koord_numa.wire.workloads import parse_workload
+from tests.tables import each_row
 
 WEB = LabelSelector((Requirement("app", Operator.IN, ("web",)),))
 
@@ -23,7 +24,7 @@ def body(selector: object) -> dict[str, Any]:
     return {"metadata": {"name": "web", "namespace": "shop"}, "spec": {"selector": selector}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "selector", "expected"),
     [
         (WorkloadKind.SERVICE, {"app": "web"}, WEB),
@@ -50,7 +51,7 @@ def test_one_without_a_name_is_nothing() -> None:
         parse_workload(WorkloadKind.SERVICE, {"spec": {}})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("owner", "expected"),
     [
         ({"apiVersion": "apps/v1", "kind": "ReplicaSet"}, WorkloadKey(WorkloadKind.REPLICA_SET, "shop", "web")),

@@ -16,6 +16,7 @@ from koord_numa.cli import EXAMPLES, main
 from koord_numa.cli.kubectl_completion import complete
 from koord_numa.cli.parameters import Documented, DurationParameter
 from tests.cli.small import ask, pod, small_cluster
+from tests.tables import each_row
 
 WIDE = pod("wide", 10, numa="SingleNUMANode", kind="own")
 COMMANDS = main.list_commands(click.Context(main))
@@ -107,7 +108,7 @@ async def test_values_that_do_not_exist_are_named(option: str, value: str, compl
             assert len(answer.output.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "seconds"), [("30", 30.0), ("1.5s", 1.5), ("250ms", 0.25), ("2m30s", 150.0), ("1h", 3600.0), ("0", 0.0)]
 )
 def test_durations(text: str, seconds: float) -> None:

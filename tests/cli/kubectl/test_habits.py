@@ -15,6 +15,7 @@ from koord_numa.cli.render.output import render_jsonpath
 from koord_numa.sandbox.apiserver.faults import Fault
 from koord_numa.view import API_VERSION
 from tests.cli.small import ask, pod, small_cluster
+from tests.tables import each_row
 
 RUNNING = pod("runs", 4, node="own", cpus="0-1,8-9", numa="SingleNUMANode")
 WIDE = pod("wide", 10, numa="SingleNUMANode", kind="own")
@@ -47,7 +48,7 @@ async def test_what_would_make_it_fit_is_in_the_document(tmp_path: Path) -> None
     assert answer.output == "size own\npolicy own\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("template", "expected"),
     [
         pytest.param("{.a.b}", "1", id="path"),
@@ -84,7 +85,7 @@ async def test_selectors_headings_and_names(tmp_path: Path) -> None:
     assert "nodes --help)" in wrong.output
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments",
     [
         ("nop",),

@@ -7,6 +7,7 @@ from koord_numa.cluster.lister import unread_event, unread_page
 from koord_numa.cluster.resources import PODS, Call
 from koord_numa.ports import Invalid
 from koord_numa.wire.raw_json import UnreadObject
+from tests.tables import each_row
 
 LIST = Call("list", PODS)
 WATCH = Call("watch", PODS)
@@ -22,7 +23,7 @@ def test_objects_of_a_page_are_left_as_text() -> None:
     assert [dict(item) for item in page["items"]] == decoded(LIST, PAGE)["items"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "raw",
     [b'{"metadata":{},"items":null}', b'{"items":[],"metadata":null}', b"{}", DEEP],
     ids=["null", "no", "{}", "deep"],

@@ -15,6 +15,7 @@ from koord_numa.core.objects.vocabulary import ContainerKind, NumaPolicy, QosCla
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.inventory import Inventory
 from koord_numa.core.state.ledger import Holding, Ledger
+from tests.tables import each_row
 
 NIC, GPU, PAGES = "example.com/nic", "example.com/gpu", "hugepages-1Gi"
 GI = 1 << 30
@@ -55,8 +56,8 @@ ENDS = asymmetric((8, 64, {NIC: 8}), (8, 64, {}), (8, 64, {}), (8, 64, {GPU: 8})
 CXL = asymmetric((8, 64, {}), (8, 64, {}), (0, 256, {}))
 
 
-@pytest.mark.parametrize("policy", [BEST_EFFORT, RESTRICTED])
-@pytest.mark.parametrize(
+@each_row("policy", [BEST_EFFORT, RESTRICTED])
+@each_row(
     ("where", "request_", "mask"),
     [
         pytest.param(ENDS, (4, 4, {"nic": 1, "gpu": 1}), 0b1001, id="devices at both ends"),

@@ -13,6 +13,7 @@ from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy
 from koord_numa.core.state.ledger import Holding
 from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import BEST_EFFORT, FULL, LSR, SINGLE, SPREAD, node, place, pod
+from tests.tables import each_row
 
 PCPU = CpuExclusivePolicy.PCPU_LEVEL
 
@@ -29,7 +30,7 @@ def picked(request: PodRequest, isolcpus: str, *held: Holding) -> str:
     return str(found.cpus)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("request_", "isolcpus", "cpus"),
     [
         pytest.param(isolated(2), "4-7", "4-5", id="isolated ones"),

@@ -21,6 +21,7 @@ from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.state.numa_free import accounts
 from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import GI, held, node, pod
+from tests.tables import each_row
 
 RESTRICTED, SINGLE, BEST_EFFORT = NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE, NumaPolicy.BEST_EFFORT
 
@@ -85,8 +86,8 @@ def test_sums_tell_what_sets_hold(free: list[tuple[int, int]], cpus: int, memory
     assert sets.may_fit == holds(numas)
 
 
-@pytest.mark.parametrize("count", [16, MAX_NUMA])
-@pytest.mark.parametrize("policy", [BEST_EFFORT, RESTRICTED])
+@each_row("count", [16, MAX_NUMA])
+@each_row("policy", [BEST_EFFORT, RESTRICTED])
 def test_half_of_a_large_machine(count: int, policy: NumaPolicy) -> None:
     where = node(f"1x{count}x4x2")
     answer = allocate(pod(1000 * 4 * count, GI, qos=QosClass.LSR, numa=policy), where, Ledger(), AllocateOptions())

@@ -27,6 +27,7 @@ from tests.core.allocation.nodes import (
     place,
     pod,
 )
+from tests.tables import each_row
 
 
 def test_a_refusal_has_numbers_per_numa_node() -> None:
@@ -43,7 +44,7 @@ def test_a_refusal_has_numbers_per_numa_node() -> None:
     assert answer.resolvable
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("strategy", "numa"),
     [
         pytest.param(None, 1, id="configured-least"),

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from koord_numa.core.state.inventory import Inventory, candidate
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import SINGLE, node, place, pod
+from tests.tables import each_row
 
 PACK, SPREAD = NumaSpreadMode.PACK, NumaSpreadMode.SPREAD
 
@@ -53,8 +53,8 @@ def run(where: Inventory, pods: list[PodRequest]) -> Iterator[Placement | Reject
             held.append(Holding(key, amounts, found.cpus, numa=found.numa, request=request))
 
 
-@pytest.mark.parametrize("required", [True, False])
-@pytest.mark.parametrize("scope", list(NumaSpreadScope))
+@each_row("required", [True, False])
+@each_row("scope", list(NumaSpreadScope))
 def test_prefill_and_decode_over_two_roots(scope: NumaSpreadScope, required: bool) -> None:
     """ai-dynamo/dynamo#10171: 2 prefill and 4 decode pods on 8 GPUs and two roots, in any order of arrival."""
     where = node("2x1x16x2", gpus=4)

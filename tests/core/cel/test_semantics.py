@@ -60,7 +60,7 @@ def test_true(expression: str) -> None:
     assert compile_selector(expression).matches(GPU)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("expression", "text"),
     [
         (f"{A}.nosuch", "no such key: nosuch"),
@@ -107,7 +107,7 @@ def test_the_cost_limit_ends_an_evaluation_despite_operators() -> None:
         compile_selector(f"{inner} || true").matches(GPU)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "expression",
     [
         "[" * 300 + "]" * 300 + " == []",
@@ -137,7 +137,7 @@ def test_a_text_cannot_grow_without_bounds() -> None:
 UNREADABLE = CelDevice("d", attributes=MapValue({"d": MapValue({"v": Unreadable("attribute v: unsupported"), "x": 1})}))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "expression",
     [
         "true",
@@ -154,7 +154,7 @@ def test_an_unreadable_attribute_costs_nothing_else(expression: str) -> None:
     assert compile_selector(expression).matches(UNREADABLE)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "expression",
     [
         'device.attributes["d"].v == 1',
@@ -220,7 +220,7 @@ def test_includes_refuses_lists_that_are_too_long() -> None:
         compile_selector('device.attributes["d"].more.includes(48)').matches(LISTS)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "expression",
     [
         '2 in device.attributes["d"].numbers',

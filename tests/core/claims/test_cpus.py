@@ -15,6 +15,7 @@ from koord_numa.core.cpus.cpu_request import CpuRequest
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from tests.core.claims.worlds import Json, claim_object, decide, device, published, request
+from tests.tables import each_row
 
 WHOLE_CORES = CpuPolicies(CpuRequest(0, CpuBindPolicy.FULL_PCPUS))
 STRICT = CpuPolicies(CpuRequest(0, CpuBindPolicy.FULL_PCPUS), required=True)
@@ -47,7 +48,7 @@ def given_by(
     return [str(cpus_of(allocation)) for allocation in made]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("layout", "expected"),
     [
         ("0-7>4", "0,4 1,5 2,6 3,7"),
@@ -60,7 +61,7 @@ def test_cores_are_read_from_the_layout(layout: str, expected: str) -> None:
     assert " ".join(str(CpuSet(core.bits)) for core in layout_topology(layout).cores) == expected
 
 
-@pytest.mark.parametrize("layout", ["0-6>4", "x", "0-7>", "0-7>x", "0-7>0", "7-0"])
+@each_row("layout", ["0-6>4", "x", "0-7>", "0-7>x", "0-7>0", "7-0"])
 def test_a_layout_that_contradicts_itself_is_refused(layout: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         layout_topology(layout)
@@ -89,7 +90,7 @@ def test_numa_nodes_come_from_the_topology_of_the_node() -> None:
     assert given_by(slice_, claim_object(cpus("a", "2")), site=CpuSite(machine, mask=0b10)) == ["4-5"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("slice_", "claim", "site", "text"),
     [
         (cpu_slice("", ""), claim_object(cpus("a", "2")), CpuSite(), "does not say which CPUs it has"),

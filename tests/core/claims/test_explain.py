@@ -9,6 +9,7 @@ from koord_numa.core.claims.pools import NodeDevices, gather_pools
 from koord_numa.core.objects.claims import DeviceId, DeviceUsage
 from koord_numa.wire.resource_claims import parse_resource_claim
 from tests.core.claims.worlds import NODE, Json, claim_object, device, device_class, published, request
+from tests.tables import each_row
 
 NUMA = "resource.kubernetes.io/numaNode"
 
@@ -25,7 +26,7 @@ def _group(name: str, cpus: int) -> Json:
     return device(name, capacity={"dra.cpu/cpu": str(cpus)}, allowMultipleAllocations=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "held", "expected"),
     [
         ("20", 0, "0 free, 2 without the capacity (20 of dra.cpu/cpu wanted, at most 16 of 16 left on a device)"),

@@ -3,8 +3,6 @@ The claim for a pod's extended resources: requests, counts and mappings as kube-
 which resources of a node it is for.
 """
 
-import pytest
-
 from koord_numa.core.claims.node_resources import (
     IN_MEMORY,
     OTHER_NODES,
@@ -16,6 +14,7 @@ from koord_numa.core.claims.node_resources import (
 from koord_numa.core.objects.claims import ClaimToAllocate, MadeClaim, PodClaims
 from koord_numa.core.objects.request import Container
 from koord_numa.core.objects.vocabulary import ContainerKind
+from tests.tables import each_row
 
 GPU, NIC = "example.com/gpu", "example.com/nic"
 SERVED = ((GPU, "gpu-class"), (NIC, "nic-class"))
@@ -98,7 +97,7 @@ def test_requests_are_ordered_by_their_names_as_texts() -> None:
     assert list(requests)[:3] == ["container-0-request-1", "container-1-request-1", "container-10-request-1"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("allocatable", "served"),
     [({}, SERVED), ({GPU: 0}, SERVED), ({GPU: 1}, SERVED[1:]), ({GPU: 8, NIC: 1}, ()), ({"cpu": 1}, SERVED)],
 )

@@ -1,13 +1,12 @@
 """Extended resources of device classes: which class serves a name, and what refusals say where they are not served by claim."""
 
-import pytest
-
 from koord_numa.core.claims.node_resources import class_by_resource, extended_requests, name_classes
 from koord_numa.core.fit.node_filters import fits_resources
 from koord_numa.core.objects.claims import DeviceClass
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection, Unschedulable
 from koord_numa.core.objects.vocabulary import ContainerKind
+from tests.tables import each_row
 
 GPU = "example.com/gpu"
 CLASSES = {
@@ -17,7 +16,7 @@ CLASSES = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("resource", "name"),
     [
         (GPU, "a-gpu"),

@@ -16,6 +16,7 @@ from koord_numa.core.objects.claims import ClaimAmounts, DeviceId, DeviceResult,
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from tests.core.claims.worlds import device, published
+from tests.tables import each_row
 
 N = 10**9
 CONTAINERS = (
@@ -37,7 +38,7 @@ def by_capacity(key: str = "d/cpu", multiplier: str | None = "1") -> Any:
     return {"cpu": {"mapping": {"capacityKey": key, "capacityMultiplier": multiplier}}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("resources", "results", "mapping"),
     [
         (by_capacity(), [[("d/cpu", 4 * N)]], (("cpu", 4 * N),)),
@@ -66,7 +67,7 @@ def test_overhead_counts_for_the_pod_and_claiming_containers() -> None:
     assert counted_with(PodRequest(CONTAINERS), [found]) == {"cpu": 1001, "memory": 184}
 
 
-@pytest.mark.parametrize("resources", [None, {}, by_capacity("d/none"), {"cpu": {}}])
+@each_row("resources", [None, {}, by_capacity("d/none"), {"cpu": {}}])
 def test_devices_that_take_nothing(resources: Any) -> None:
     assert amounts(resources, [("d/cpu", N)]) is None
 

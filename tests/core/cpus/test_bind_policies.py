@@ -24,13 +24,14 @@ from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from tests.machines import machine
 from tests.strategies import asks, cpusets_of, machines, occupancies, occupancy_of, odd_machines
+from tests.tables import each_row
 
 FULL, SPREAD = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS
 PCPU, NUMA, UNUSED = CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LEVEL, CpuExclusivePolicy.NONE
 EVENLY = NumaAllocateStrategy.DISTRIBUTE_EVENLY
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("free", "wanted", "expected"),
     [
         pytest.param("0-15", CpuRequest(4, FULL), CpuPick(CpuSet.parse("0-3")), id="whole-cores"),
@@ -78,7 +79,7 @@ def test_required_cores_of_hybrid_sizes_add_up() -> None:
     assert picks == [CpuPick(CpuSet.parse(text)) for text in ("0-1,8", "0-3", "0-8")]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("held", "count", "downgrade", "expected"),
     [
         pytest.param("0", 4, Downgrade.TO_PCPU_LEVEL, CpuPick(CpuSet.parse("8-11"), NUMA), id="honoured"),
@@ -113,7 +114,7 @@ def test_numa_level_reaches_over_several_unused_numa_nodes() -> None:
     assert (len(found.cpus), node.numa_of(found.cpus) & 1, found.exclusive) == (6, 0, NUMA)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "notes"),
     [
         pytest.param(CpuRequest(3, FULL, NUMA), (), id="what-has-a-meaning"),

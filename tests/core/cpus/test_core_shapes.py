@@ -2,12 +2,11 @@
 
 from random import Random
 
-import pytest
-
 from koord_numa.core.cpu_topology import cpu_topology_of, regular_topology
 from koord_numa.core.cpus.bind_policies import shaped
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
+from tests.tables import each_row
 
 CORES = 8
 
@@ -23,7 +22,7 @@ MACHINES = {
 }
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@each_row("name", MACHINES)
 def test_shapes_are_those_of_a_walk_over_the_cores(name: str) -> None:
     machine, dice = MACHINES[name], Random(1)
     for _ in range(100):

@@ -10,12 +10,13 @@ from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from tests.machines import machine
 from tests.strategies import asks, cpusets_of, machines, occupancies
+from tests.tables import each_row
 
 EVENLY = NumaAllocateStrategy.DISTRIBUTE_EVENLY
 FULL, SPREAD = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("free", "bind", "count", "expected"),
     [
         pytest.param("0-31", FULL, 8, "0-1,8-9,16-17,24-25", id="a-core-from-each"),

@@ -43,7 +43,7 @@ def test_documented_choices(shorthand: str, taken: str, bind: CpuBindPolicy, cou
     assert answers == [most, least]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("shorthand", "held", "policy", "wanted", "expected"),
     [
         pytest.param(
@@ -77,7 +77,7 @@ def test_shared_cpus_are_used_evenly() -> None:
     assert answers == ["0-3", "0,4-7", "2-5"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("available", "preferred", "expected"),
     [
         pytest.param("0-31", "", "0,2", id="none"),

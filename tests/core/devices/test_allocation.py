@@ -152,7 +152,7 @@ def test_hints(amounts: dict[str, int], spec: DeviceSpec, pods: tuple[str, ...],
 FAST, SLOW, ANY = labelled("group", "fast"), labelled("group", "slow"), LabelSelector()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("selector", "pods", "device", "function"),
     [
         (ANY, (), "rdma0", "0000:00:00.1"),
@@ -214,7 +214,7 @@ def test_topology_scopes(scope: TopologyScope, amounts: dict[str, int], pods: tu
     assert choose(request(amounts, hinted("gpu", scope=scope)), inventory(), *pods) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("scope", "pods", "expected"),
     [
         (PCIE, (), NO_NIC),
@@ -341,7 +341,7 @@ def test_partition_table(spec: DeviceSpec, pods: tuple[str, ...], expected: str)
     assert choose(request({"gpu": 200}, spec), there, *pods) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gpus", "spec", "expected"),
     [
         ("0a 0a! 1b 1b", wants(BE), "gpu0 gpu2"),
@@ -490,7 +490,7 @@ NEEDS_MORE = "needs 3 gpu and 4 rdma on the same PCIe switches; the best switch 
 TWO_AND_TWO = "needs 2 gpu and 2 rdma on the same PCIe switches; the best switch has"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "amounts", "pods", "message", "detail", "resolvable"),
     [
         (DeviceSpec(), {"gpu": 400}, ("gpu0 gpu1 gpu2 gpu3 gpu4",), NO_GPU, "needs 4 gpu; 3 of 8 are free", True),

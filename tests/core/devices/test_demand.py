@@ -1,7 +1,5 @@
 """Device requests in every spelling become one normal form; invalid requests are rejected in Koordinator's words."""
 
-import pytest
-
 from koord_numa.core.devices import DeviceDemand, device_demand
 from koord_numa.core.objects.devices import AllocateStrategy, DeviceExclusive, DeviceHint, DeviceSpec, TopologyScope
 from koord_numa.core.objects.request import PodRequest
@@ -142,7 +140,7 @@ def test_invalid_requests(amounts: dict[str, int], expected: str) -> None:
     assert found.startswith(("invalid resource unit ", "invalid resource device requests: ", "no matched GPU"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "joint"),
     [
         (DeviceSpec(joint=("gpu", "rdma")), ("gpu", "rdma")),
@@ -162,7 +160,7 @@ def test_joint_types(spec: DeviceSpec, joint: tuple[str, ...]) -> None:
     assert found.joint == joint
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "matters"),
     [
         (DeviceSpec(), False),

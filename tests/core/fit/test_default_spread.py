@@ -11,6 +11,7 @@ from koord_numa.core.objects.constraints import (
     WorkloadKey,
     WorkloadKind,
 )
+from tests.tables import each_row
 
 
 def needs(**labels: str) -> LabelSelector:
@@ -25,7 +26,7 @@ def service(**labels: str) -> Workload:
     return made(WorkloadKind.SERVICE, needs(**labels))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("services", "controller", "expected"),
     [
         pytest.param([], None, None, id="nothing"),

@@ -5,12 +5,13 @@ import pytest
 from koord_numa.core.fit.node_filters import fits_node_affinity, fits_node_name, preferred_weight
 from koord_numa.core.objects.constraints import Constraints, NodeTerm, Operator, PreferredNodeTerm
 from tests.core.fit.builders import asks, label, node
+from tests.tables import each_row
 
 WORKER = node("worker", zone="a", cores="64")
 IN, OUT = True, False
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("term", "matches"),
     [
         pytest.param(NodeTerm(labels=(label("zone", "a", "b"),)), IN, id="in"),

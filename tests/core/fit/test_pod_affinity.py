@@ -6,6 +6,7 @@ from koord_numa.core.fit.pod_placement import fits_pod_affinity, pod_affinity_co
 from koord_numa.core.objects.constraints import Constraints, LabelSelector, PodTerm, PreferredPodTerm
 from koord_numa.core.objects.request import PodRequest
 from tests.core.fit.builders import asks, label, near, node, placed
+from tests.tables import each_row
 
 A1, A2, B1 = node("a1", zone="a", host="a1"), node("a2", zone="a", host="a2"), node("b1", zone="b", host="b1")
 NODES = (A1, A2, B1)
@@ -13,7 +14,7 @@ WEB = near("zone", app="web")
 RIVAL = Constraints(anti_affinity=(near("zone", app="web"),))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("request_", "there", "where"),
     [
         pytest.param(asks(Constraints(affinity=(WEB,))), [placed("w", A1, app="web")], "a1 a2", id="near"),

@@ -5,11 +5,12 @@ import pytest
 from koord_numa.core.fit.node_filters import fits_ports, fits_resources
 from koord_numa.core.objects.constraints import Constraints, HostPort
 from tests.core.fit.builders import asks
+from tests.tables import each_row
 
 ALLOCATABLE = {"cpu": 8000, "memory": 1000, "pods": 3, "nvidia.com/gpu": 2}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "held", "pods", "message"),
     [
         pytest.param({"cpu": 4000}, {"cpu": 4000}, 2, None, id="exactly-fits"),
@@ -37,7 +38,7 @@ def test_a_rejection_has_amounts_and_whether_eviction_helps() -> None:
     assert not hopeless.resolvable
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "used", "fits"),
     [
         pytest.param(HostPort(80), HostPort(81), True, id="another-port"),

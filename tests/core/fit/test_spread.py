@@ -8,6 +8,7 @@ from koord_numa.core.objects.node import Taint
 from koord_numa.core.score.node_scores import MISSING
 from koord_numa.core.value_objects import replace
 from tests.core.fit.builders import asks, label, node, placed
+from tests.tables import each_row
 
 A1, A2, B1, C1 = node("a1", zone="a"), node("a2", zone="a"), node("b1", zone="b"), node("c1", zone="c")
 NODES = (A1, A2, B1, C1)
@@ -16,7 +17,7 @@ EVEN = SpreadConstraint("zone", max_skew=1, hard=True, selector=WEB)
 THERE = [placed("1", A1, app="web"), placed("2", A2, app="web"), placed("3", B1, app="web"), placed("4", C1, app="db")]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("constraint", "there", "where"),
     [
         pytest.param(EVEN, THERE, "c1", id="only-the-emptiest"),

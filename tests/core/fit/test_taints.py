@@ -7,12 +7,13 @@ from koord_numa.core.objects.constraints import Constraints, Operator, TaintEffe
 from koord_numa.core.objects.node import Node, Taint
 from koord_numa.core.value_objects import replace
 from tests.core.fit.builders import asks
+from tests.tables import each_row
 
 DEDICATED = Taint("dedicated", TaintEffect.NO_SCHEDULE, "gpu")
 SOFT = Taint("flaky", TaintEffect.PREFER_NO_SCHEDULE)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("toleration", "fits"),
     [
         pytest.param(None, False, id="none"),
@@ -49,7 +50,7 @@ def test_a_cordoned_node_takes_only_pods_that_tolerate_it() -> None:
     assert fits_unschedulable(asks(daemon), cordoned) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("operator", "value", "fits"),
     [
         (Operator.GT, "950", True),

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-import pytest
-
 from koord_numa.core.objects.gangs import Dialect, GangKey, TopologyLevel
 from koord_numa.core.objects.verdicts import Alignment, Placement
 from koord_numa.core.scheduling.gangs import Domain, Group, Limits, Member, Placed, Refused, decide_in_steps
 from koord_numa.core.value_objects import replace
 from tests.steps import finished
+from tests.tables import each_row
 
 A, B = (GangKey(Dialect.KOORDINATOR, "default", name) for name in "ab")
 
@@ -68,7 +67,7 @@ def nodes_of(answer: Placed | Refused) -> dict[str, str]:
     return {uid: placement.node for uid, placement in answer.placements.items()}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("nodes", "sizes", "missing", "placed"),
     [
         ({"x": 4, "y": 4}, (4, 4), 2, 2),

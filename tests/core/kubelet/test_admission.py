@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -129,7 +128,7 @@ YES: dict[str, tuple[KubeletView, PodRequest, KubeletAdmission]] = {
 }
 
 
-@pytest.mark.parametrize(("seen", "request_", "expected"), YES.values(), ids=YES)
+@each_row(("seen", "request_", "expected"), YES.values(), ids=YES)
 def test_yes(seen: KubeletView, request_: PodRequest, expected: KubeletAdmission) -> None:
     assert would_admit(request_, seen) == expected
 

@@ -2,11 +2,10 @@
 
 from random import Random
 
-import pytest
-
 from koord_numa.core.cpus.kubelet_options import CoreEvidence, FreeCpus, WholeCores, core_rule, surely_whole
 from koord_numa.core.objects.node import KubeletConfig, Zone
 from tests.machines import machine
+from tests.tables import each_row
 
 UNKNOWN = KubeletConfig()
 ON = KubeletConfig(cpu_policy="static", cpu_options={"full-pcpus-only": True})
@@ -31,7 +30,7 @@ CASES: dict[str, tuple[KubeletConfig, list[Zone], str, list[int], tuple[int, int
 }
 
 
-@pytest.mark.parametrize(("config", "zones", "architecture", "seen", "rule"), CASES.values(), ids=CASES)
+@each_row(("config", "zones", "architecture", "seen", "rule"), CASES.values(), ids=CASES)
 def test_rules(
     config: KubeletConfig, zones: list[Zone], architecture: str, seen: list[int], rule: tuple[int, int | None]
 ) -> None:
@@ -39,7 +38,7 @@ def test_rules(
     assert (made.threads, made.free) == rule
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("states", "free"),
     [
         ([FreeCpus((0, 9)), FreeCpus((8, 1))], 7 + 1),
@@ -52,8 +51,7 @@ def test_the_state_with_the_fewest_free_whole_cores_decides(states: list[FreeCpu
     assert surely_whole(core_rule(ON, TWO, "amd64", CoreEvidence()), TWO, states).free == free
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("seed", range(200))
+@each_row("seed", range(200), every=4)
 def test_so_many_cpus_are_free_on_whole_cores_on_any_machine(seed: int) -> None:
     """Reserved CPUs anywhere, any CPUs in use."""
     dice = Random(seed)

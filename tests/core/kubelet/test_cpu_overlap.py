@@ -8,6 +8,7 @@ from koord_numa.core.cpu_topology import CpuTopology, cpu_topology_of
 from koord_numa.core.cpus.kubelet_assignment import pack
 from koord_numa.core.cpus.kubelet_options import StaticOptions
 from koord_numa.core.kubelet.cpu_manager import MAX_CPUS, reuse_by_counts
+from tests.tables import each_row
 
 
 def machine(dice: Random) -> CpuTopology:
@@ -19,8 +20,7 @@ def machine(dice: Random) -> CpuTopology:
     return cpu_topology_of(sorted(rows))
 
 
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize("seed", range(300))
+@each_row("seed", range(300), every=5)
 def test_bounds_hold_for_every_machine_and_core_usage(seed: int) -> None:
     dice = Random(seed)
     some, share = machine(dice), dice.choice((0.3, 0.5, 0.9, 1.0))

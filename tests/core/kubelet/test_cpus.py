@@ -16,6 +16,7 @@ from koord_numa.core.objects.node import NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import node
+from tests.tables import each_row
 
 
 def stock(some: KubeletNode, free: str, reusable: str = "") -> CpuStock:
@@ -56,7 +57,7 @@ WISHES: dict[str, tuple[CpuStock, int, list[tuple[int, bool]]]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "needed", "hints"), WISHES.values(), ids=WISHES)
+@each_row(("given", "needed", "hints"), WISHES.values(), ids=WISHES)
 def test_hints(given: CpuStock, needed: int, hints: list[tuple[int, bool]]) -> None:
     assert [hint[:2] for hint in given.hints(needed).hints()] == hints
     assert list(given.hints(needed).preferred()) == [mask for mask, preferred in hints if preferred]
@@ -71,7 +72,7 @@ TAKES: dict[str, tuple[CpuStock, int, int | None, str]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "needed", "mask", "taken"), TAKES.values(), ids=TAKES)
+@each_row(("given", "needed", "mask", "taken"), TAKES.values(), ids=TAKES)
 def test_takes(given: CpuStock, needed: int, mask: int | None, taken: str) -> None:
     bits = given.take(needed, mask)
     assert isinstance(bits, int)
@@ -95,7 +96,7 @@ REFUSALS: dict[str, tuple[CpuStock, int, AdmitRejection]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "needed", "refusal"), REFUSALS.values(), ids=REFUSALS)
+@each_row(("given", "needed", "refusal"), REFUSALS.values(), ids=REFUSALS)
 def test_refusals(given: CpuStock, needed: int, refusal: AdmitRejection) -> None:
     assert given.take(needed, None) == refusal
 

@@ -16,13 +16,14 @@ from koord_numa.core.cpus.kubelet_options import StaticOptions
 from koord_numa.core.cpuset import CpuSet
 from tests.machines import machine
 from tests.strategies import cpusets_of, machines
+from tests.tables import each_row
 
 PLAIN = StaticOptions()
 FOUR = machine("2x2x10x2", "split")
 """Core c has the CPUs c and c + 40; ten cores on each of four NUMA nodes."""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("count", "group", "expected"),
     [
         pytest.param(48, 1, "0-7,10-17,20-27,40-47,50-57,60-67", id="three-numa-nodes-evenly"),
@@ -62,7 +63,7 @@ def test_many_different_numa_nodes_end_too(shorthand: str) -> None:
     assert (len(found), found <= free) == (len(free) // 2 + 2, True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "expected"),
     [
         pytest.param(StaticOptions(), "0-7,40-47", id="packed"),

@@ -11,6 +11,7 @@ from koord_numa.core.cpus.kubelet_options import StaticOptions
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from tests.machines import machine, machine_from_topo
 from tests.strategies import cpusets_of, machines
+from tests.tables import each_row
 
 PLAIN = StaticOptions()
 SPREAD = StaticOptions(distribute_across_cores=True)
@@ -25,7 +26,7 @@ CACHES = machine_from_topo({"s": 1, "n": 1, "c": 12, "t": 2, "layout": "seq", "c
 """Three uncore caches of eight CPUs on one NUMA node."""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("free", "count", "options", "expected"),
     [
         pytest.param("0-11", 8, PLAIN, "0-2,4,6-8,10", id="a-numa-node-and-a-core"),
@@ -40,7 +41,7 @@ def test_interleaved(free: str, count: int, options: StaticOptions, expected: st
     assert str(take_packed(INTERLEAVED, CpuSet.parse(free), count, options)) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("free", "count", "expected"),
     [
         pytest.param("0-23", 8, "0-7", id="one-cache"),

@@ -48,7 +48,7 @@ TAKES: dict[str, tuple[DeviceStock, int, int | None, int]] = {
 }
 
 
-@pytest.mark.parametrize(("stock", "needed", "mask", "taken"), TAKES.values(), ids=TAKES)
+@each_row(("stock", "needed", "mask", "taken"), TAKES.values(), ids=TAKES)
 def test_takes(stock: DeviceStock, needed: int, mask: int | None, taken: int) -> None:
     assert stock.take(needed, mask) == taken
 

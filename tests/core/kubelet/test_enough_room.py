@@ -2,8 +2,6 @@
 
 from random import Random
 
-import pytest
-
 from koord_numa.core.cpus.kubelet_options import CLOSEST_NUMA
 from koord_numa.core.kubelet.admit import DryRunAdmitted, admit_pod, dry_run
 from koord_numa.core.kubelet.bounds import (
@@ -24,6 +22,7 @@ from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, Kub
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, gpus, init, node, pod, sidecar
 from tests.machines import machine
+from tests.tables import each_row
 
 POLICIES = [*KubeletPolicy, KubeletPolicy.RESTRICTED, KubeletPolicy.SINGLE_NUMA_NODE]
 ORDERS = (CpuReuse.LEAST, CpuReuse.MOST)
@@ -77,8 +76,7 @@ def admits(state: KubeletState, asked: PodRequest) -> bool:
     return all(isinstance(dry_run(state, asked, reuse=order), DryRunAdmitted) for order in ORDERS)
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("seed", range(60))
+@each_row("seed", range(60), every=3)
 def test_a_pod_that_has_room_is_admitted(seed: int) -> None:
     dice = Random(seed)
     state = lived(dice, some_node(dice))
@@ -87,8 +85,7 @@ def test_a_pod_that_has_room_is_admitted(seed: int) -> None:
             assert admits(state, asked), asked
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("seed", range(60))
+@each_row("seed", range(60), every=3)
 def test_a_pod_that_has_room_keeps_it_whoever_leaves_and_comes(seed: int) -> None:
     dice = Random(seed)
     here = some_node(dice)
@@ -118,8 +115,7 @@ def _stays(here: KubeletNode, coming: PodRequest) -> bool:
     return here.config.topology_policy is KubeletPolicy.RESTRICTED and has_room(coming, here, empty)
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("seed", range(60))
+@each_row("seed", range(60), every=3)
 def test_states_that_look_alike_treat_the_pod_alike(seed: int) -> None:
     dice = Random(seed)
     here = some_node(dice)

@@ -2,8 +2,6 @@
 
 from random import Random
 
-import pytest
-
 from koord_numa.core.kubelet.admit import DryRunAdmitted, admit_pod, dry_run
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.node_config import NodeConfig, first_cpus
@@ -12,6 +10,7 @@ from koord_numa.core.objects.node import NodeResourceTopology, Zone
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod
+from tests.tables import each_row
 
 OPTIONS = (
     (),
@@ -57,8 +56,7 @@ def masks_and_free(answer: DryRunAdmitted, some: KubeletNode) -> tuple[list[int 
     return masks, [(answer.managers.cpus & bits).bit_count() for bits in some.machine.numa_bits.values()]
 
 
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize("seed", range(600))
+@each_row("seed", range(600), every=6)
 def test_a_published_configuration_bounds_what_is_held(seed: int) -> None:
     """The kubelet's own choice on any machine, any CPUs in use, lies between both ends that a scheduler asks for."""
     dice = Random(seed)

@@ -1,7 +1,5 @@
 """Resources that finished init containers still hold and exporters overlook."""
 
-import pytest
-
 from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.inferred_state import parted_cpus, without_leftovers
 from koord_numa.core.objects.node import Zone
@@ -9,6 +7,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.resources import ResourceList
 from tests.core.kubelet.nodes import app, init, node, pod, sidecar
+from tests.tables import each_row
 
 
 def zone(numa: int, supply: ResourceList, free: ResourceList) -> Zone:
@@ -38,12 +37,12 @@ CASES: dict[str, tuple[list[Zone], PodRequest, list[ResourceList]]] = {
 }
 
 
-@pytest.mark.parametrize(("zones", "there", "available"), CASES.values(), ids=CASES)
+@each_row(("zones", "there", "available"), CASES.values(), ids=CASES)
 def test_leftovers(zones: list[Zone], there: PodRequest, available: list[ResourceList]) -> None:
     assert [zone.available for zone in without_leftovers(zones, [pod_demand(there)])] == available
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("policy", "scope", "devices", "held"),
     [
         (KubeletPolicy.BEST_EFFORT, KubeletScope.CONTAINER, ["vendor.com/gpu"], 2),

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.core.kubelet.admit import MemoryStock
 from koord_numa.core.kubelet.demand import UNEXPECTED_ADMISSION, AdmitRejection
 from koord_numa.core.kubelet.state import ContainerAffinity, MemoryBlock, MemoryTable
+from tests.tables import each_row
 
 ANY = ContainerAffinity(None, preferred=False)
 
@@ -32,7 +32,7 @@ HINTS: dict[str, tuple[MemoryTable, int, list[tuple[int, bool]]]] = {
 }
 
 
-@pytest.mark.parametrize(("given_", "amount", "hints"), HINTS.values(), ids=HINTS)
+@each_row(("given_", "amount", "hints"), HINTS.values(), ids=HINTS)
 def test_hints(given_: MemoryTable, amount: int, hints: list[tuple[int, bool]]) -> None:
     assert [hint[:2] for hint in MemoryStock(given_, {}).hints({"memory": amount}).hints()] == hints
 
@@ -79,7 +79,7 @@ CHOICES: dict[str, tuple[MemoryTable, int, ContainerAffinity, int | AdmitRejecti
 }
 
 
-@pytest.mark.parametrize(("given_", "amount", "hint", "expected"), CHOICES.values(), ids=CHOICES)
+@each_row(("given_", "amount", "hint", "expected"), CHOICES.values(), ids=CHOICES)
 def test_choices(given_: MemoryTable, amount: int, hint: ContainerAffinity, expected: int | AdmitRejection) -> None:
     assert MemoryStock(given_, {}).choose({"memory": amount}, hint) == expected
 

@@ -1,7 +1,5 @@
 """Memory blocks over several NUMA nodes in topologies of resource-topology-exporter: in full on each NUMA node, limited by its size."""
 
-import pytest
-
 from koord_numa.core.kubelet.admit import admit_pod
 from koord_numa.core.kubelet.hypothesis import Hypothesis
 from koord_numa.core.kubelet.reports import agrees
@@ -10,6 +8,7 @@ from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, node, pod
+from tests.tables import each_row
 
 EACH = 3 * GI
 """Memory of a NUMA node."""
@@ -35,7 +34,7 @@ def _with(*blocks: int) -> Hypothesis:
     return Hypothesis(state)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("blocks", "used", "possible"),
     [
         ((7,), (3, 3, 3), True),

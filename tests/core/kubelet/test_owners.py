@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from random import Random
 
-import pytest
-
 from koord_numa.core.kubelet.admit import DryRunAdmitted, dry_run
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa, released
@@ -14,6 +12,7 @@ from koord_numa.core.kubelet.state import KubeletState
 from koord_numa.core.kubelet.variants import distinct, holding, owners_of, standing_for
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod
+from tests.tables import each_row
 
 UIDS = "abcd"
 
@@ -49,8 +48,7 @@ def _draw(dice: Random) -> Iterator[tuple[int, str]]:
         yield cpu, "".join(dice.sample(UIDS, dice.choice((1, 1, 2, 3))))
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("seed", range(200))
+@each_row("seed", range(200), every=4)
 def test_one_hypothesis_stands_for_both(seed: int) -> None:
     dice = Random(seed)
     one, other = _loose(dict(_draw(dice))), _loose(dict(_draw(dice)))

@@ -103,7 +103,7 @@ UPSTREAM: dict[str, tuple[PodRequest, str, dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("request_", "pod_cpus", "slices"), UPSTREAM.values(), ids=UPSTREAM)
+@each_row(("request_", "pod_cpus", "slices"), UPSTREAM.values(), ids=UPSTREAM)
 def test_scope_pod(request_: PodRequest, pod_cpus: str, slices: dict[str, str]) -> None:
     answer = admit_pod(KubeletState.empty(node()), "u", request_)
     assert isinstance(answer, Admitted)
@@ -112,7 +112,7 @@ def test_scope_pod(request_: PodRequest, pod_cpus: str, slices: dict[str, str]) 
     assert not answer.state.managers.cpus & answer.grant.pod_cpus.bits
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("node_", "request_", "reason"),
     [
         pytest.param(

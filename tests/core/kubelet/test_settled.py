@@ -10,6 +10,7 @@ from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod
+from tests.tables import each_row
 
 
 def _zone(numa: int, used: int) -> Zone:
@@ -17,8 +18,8 @@ def _zone(numa: int, used: int) -> Zone:
     return Zone(numa, has, has, {"cpu": 8000 - used * 1000})
 
 
-@pytest.mark.parametrize("policy", [KubeletPolicy.NONE, KubeletPolicy.BEST_EFFORT])
-@pytest.mark.parametrize("used", [(8, 4), (4, 8), (6, 6)])
+@each_row("policy", [KubeletPolicy.NONE, KubeletPolicy.BEST_EFFORT])
+@each_row("used", [(8, 4), (4, 8), (6, 6)])
 def test_as_many_cpus_are_free_as_before(policy: KubeletPolicy, used: tuple[int, int]) -> None:
     """Under policy none the place of every pod is open, also of one that is not spread any more."""
     state = KubeletState.empty(replace(node("2x1x4x2", policy), ids_are_real=False))
@@ -49,8 +50,8 @@ def test_held_cpus_of_init_containers_beside_later_containers(policy: KubeletPol
     assert after.loose.get("a", 0).bit_count() == held
 
 
-@pytest.mark.parametrize("policy", [KubeletPolicy.NONE, KubeletPolicy.BEST_EFFORT, KubeletPolicy.RESTRICTED])
-@pytest.mark.parametrize("used", [(8, 2), (4, 6), (2, 8)])
+@each_row("policy", [KubeletPolicy.NONE, KubeletPolicy.BEST_EFFORT, KubeletPolicy.RESTRICTED])
+@each_row("used", [(8, 2), (4, 6), (2, 8)])
 def test_cpus_of_an_init_container_are_where_its_app_has_them(policy: KubeletPolicy, used: tuple[int, int]) -> None:
     """The app has the same CPUs as its init container, so that nothing is held beside them wherever these turn out to be."""
     state = KubeletState.empty(replace(node("2x1x4x2", policy), ids_are_real=False))

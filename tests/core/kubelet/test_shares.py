@@ -45,8 +45,8 @@ def _at_the_kubelet(on: KubeletNode, *pods: PodRequest) -> KubeletState:
     return state
 
 
-@pytest.mark.parametrize("options", [(OVER_NUMA,), (OVER_NUMA, SOCKETS)])
-@pytest.mark.parametrize("scope", list(KubeletScope))
+@each_row("options", [(OVER_NUMA,), (OVER_NUMA, SOCKETS)])
+@each_row("scope", list(KubeletScope))
 def test_a_pod_needs_room_beside_even_shares(scope: KubeletScope, options: tuple[str, ...]) -> None:
     """Of 10 CPUs each NUMA node gives 5, and 3 are left on both."""
     on = node("2x1x8x1", policy=KubeletPolicy.RESTRICTED, scope=scope, options=options)

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Mapping
 from random import Random
 
-import pytest
-
 from koord_numa.core.kubelet.admit import DryRunAdmitted, dry_run
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.demand import pod_demand
@@ -17,6 +15,7 @@ from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletS
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod, sidecar
 from tests.core.kubelet.test_init_cpus import used
+from tests.tables import each_row
 
 SHAPES = ("1x4x4x2", "2x2x4x2", "2x4x3x2", "1x4x6x1", "2x2x3x1", "1x2x8x2", "1x3x2x4")
 OPTIONS = (("align-by-socket",), ("align-by-socket", "full-pcpus-only"), ("align-by-socket", "strict-cpu-reservation"))
@@ -87,8 +86,7 @@ def _matched(mine: Grant, theirs: Grant, some: KubeletNode) -> Counter[str]:
     return found
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("seed", range(0, SEEDS, 50))
+@each_row("seed", range(0, SEEDS, 50), every=3)
 def test_a_container_has_no_cpus_of_a_numa_node_that_is_left_out(seed: int) -> None:
     found: Counter[str] = Counter()
     for number in range(seed, seed + 50):

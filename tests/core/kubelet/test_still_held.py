@@ -6,8 +6,6 @@ Where nothing is aligned only the sum over all NUMA nodes counts.
 
 from random import Random
 
-import pytest
-
 from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa, held_by_init, released
 from koord_numa.core.kubelet.replay import arrive
@@ -58,7 +56,7 @@ def _lived(
     return truth, states
 
 
-@pytest.mark.parametrize("seed", [*range(150), 1748, 1765, 1768, 1850])
+@each_row("seed", [*range(150), 1748, 1765, 1768, 1850])
 def test_no_more_is_surely_free_than_there_is(seed: int) -> None:
     """Pods come to a kubelet that knows its cores, and leave it; of the hypotheses those stay that foresee its verdicts."""
     dice = Random(seed)

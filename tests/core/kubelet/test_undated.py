@@ -15,6 +15,7 @@ from koord_numa.core.objects.node import Zone
 from koord_numa.core.resources import MILLI
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, finished, init, node, pod
+from tests.tables import each_row
 
 
 def _zones(*used: int) -> list[Zone]:
@@ -92,8 +93,7 @@ def test_of_too_many_sets_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     assert topology.without("a", surely=False) is topology
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("seed", range(40))
+@each_row("seed", range(40), every=2)
 def test_sets_left_out_for_their_cpus_agree_with_no_state(seed: int) -> None:
     """Two pods each stay, leave early, or late, beside others; all sets of them are held against what two of these sets would show."""
     dice = Random(seed)

@@ -2,8 +2,6 @@
 
 from random import Random
 
-import pytest
-
 from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.hypothesis import Hypothesis
@@ -49,9 +47,8 @@ def test_reused_init_cpus_fit_wherever_the_init_container_is() -> None:
     assert isinstance(would_admit(pod(init(5), app(3, "a"), app(3, "b")), there), Rejection)
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("policy", [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED])
-@pytest.mark.parametrize("seed", range(60))
+@each_row("policy", [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED])
+@each_row("seed", range(60), every=3)
 def test_a_yes_holds_whichever_pods_have_left(seed: int, policy: KubeletPolicy) -> None:
     """With CPU ids, so that the kubelet's own order of CPUs decides what later containers get again."""
     dice = Random(seed)
@@ -66,8 +63,8 @@ def test_a_yes_holds_whichever_pods_have_left(seed: int, policy: KubeletPolicy) 
             assert refused_without(state, asked) is None, asked
 
 
-@pytest.mark.parametrize("policy", [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED])
-@pytest.mark.parametrize("seed", range(15))
+@each_row("policy", [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED])
+@each_row("seed", range(15))
 def test_an_admission_with_exact_state_holds_if_one_pod_has_left(seed: int, policy: KubeletPolicy) -> None:
     dice = Random(seed)
     state = KubeletState.empty(node("4x1x4x2", policy))

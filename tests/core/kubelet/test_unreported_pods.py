@@ -12,6 +12,7 @@ from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.ledger import Holding, Ledger
 from tests.core.kubelet.nodes import app, init, pod
 from tests.core.kubelet.test_admission import held, zones
+from tests.tables import each_row
 
 Missing = dict[int, ResourceList]
 
@@ -88,7 +89,7 @@ WHEREVER: dict[str, tuple[tuple[Zone, ...], KubeletScope, Holding, Missing]] = {
 }
 
 
-@pytest.mark.parametrize(("published", "scope", "holding", "expected"), WHEREVER.values(), ids=WHEREVER.keys())
+@each_row(("published", "scope", "holding", "expected"), WHEREVER.values(), ids=WHEREVER.keys())
 def test_a_hidden_pod_is_missing_wherever_it_may_be(
     published: tuple[Zone, ...], scope: KubeletScope, holding: Holding, expected: Missing
 ) -> None:

@@ -11,6 +11,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod, sidecar
+from tests.tables import each_row
 
 
 def _node() -> KubeletNode:
@@ -32,7 +33,7 @@ def _held(one: Hypothesis) -> int:
     return (one.state.node.machine.bits & ~one.state.managers.cpus).bit_count()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "request_",
     [
         pytest.param(pod(init(10), app(10)), id="the app has all CPUs of its init container"),

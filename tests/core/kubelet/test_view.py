@@ -17,6 +17,7 @@ from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.state.ledger import Holding
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import GI, app, init, pod
+from tests.tables import each_row
 
 NODE = Node("n", allocatable={"cpu": 16000, "memory": 8 * GI, "pods": 110, "vendor.com/gpu": 5})
 KINDS = (pod(app(2)), pod(init(4), app(1)), pod(app(1, gpu=1)), pod(app(2), app(2)), pod(app(10)), pod(app(0.5)))
@@ -81,7 +82,7 @@ def test_what_the_objects_say_is_worked_out_once() -> None:
     assert kubelet_view(NODE, wider, (), (), first).frame != first.frame
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "request_", "known"),
     [
         pytest.param("boot v1.36.2", POD_LEVEL, True, id="modelled"),

@@ -16,6 +16,7 @@ from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, init, node, pod, sidecar
 from tests.core.kubelet.test_same_pool import held
+from tests.tables import each_row
 
 OPTIONS: Final = (
     StaticOptions(),
@@ -40,8 +41,7 @@ def machine(dice: Random) -> tuple[CpuTopology, int]:
     return cpu_topology_of(rows), size
 
 
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize("seed", range(400))
+@each_row("seed", range(400), every=5)
 def test_bounds_hold_under_all_options(seed: int) -> None:
     dice = Random(seed)
     some, size = machine(dice)
@@ -59,7 +59,7 @@ def test_bounds_hold_under_all_options(seed: int) -> None:
         reusable |= chosen.bits
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("inits", "needed", "again"),
     [
         ((3,), 6, (3, 3)),

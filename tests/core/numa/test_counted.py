@@ -22,6 +22,7 @@ from koord_numa.core.objects.vocabulary import KubeletPolicy
 from tests.core.numa import random_hints
 from tests.core.numa.enumeration import kubelet_merge, merge
 from tests.core.numa.kubelet_decisions import decide_kubelet
+from tests.tables import each_row
 
 ALL = 64
 
@@ -45,7 +46,7 @@ def listed(takes: Takes) -> Sequence[Hint]:
     return list(hints_of(takes, ALL))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("needed", "fewest"),
     [
         pytest.param(1, 1, id="one is enough"),

@@ -4,11 +4,12 @@ import pytest
 
 from koord_numa.core.numa.policies import NumaExclusivity, NumaOccupancy
 from koord_numa.core.objects.vocabulary import NumaExclusive
+from tests.tables import each_row
 
 IDLE, SINGLE, SHARED = NumaOccupancy(), NumaOccupancy(single=1), NumaOccupancy(shared=1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("mask", "uses", "disturbs"),
     [
         pytest.param(0b01, (IDLE, SINGLE), False, id="one, idle"),

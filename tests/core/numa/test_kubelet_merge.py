@@ -56,7 +56,7 @@ def test_closest_sets_win_only_among_equally_narrow_ones() -> None:
     assert merge([hints(0b0011, 0b1100, 0b0001)], FOUR, distances) == Hint(0b0001, True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("lists", "expected"),
     [
         pytest.param([], Hint(FOUR, True), id="no provider"),

@@ -97,7 +97,7 @@ def test_a_refusal_says_why(policy: NumaPolicy, answers: list[Answer], hint: Hin
     assert decided.refusal.reasons() == reason
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("mask", "text"),
     [(None, "<nil>"), (1, "01"), (2, "10"), (3, "11"), (4, "100"), (5, "0101"), (16, "10000"), (17, "010001")],
 )

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,7 +105,7 @@ BUDGETS = {
 }
 
 
-@pytest.mark.parametrize(("budgets", "gone", "violations"), list(BUDGETS.values()), ids=list(BUDGETS))
+@each_row(("budgets", "gone", "violations"), list(BUDGETS.values()), ids=list(BUDGETS))
 def test_budgets(budgets: tuple[DisruptionBudget, ...], gone: list[str], violations: int) -> None:
     found = find(cluster(a=(A0, A1), b=(B0, B1)), (4, 4), budgets)
     assert found is not None

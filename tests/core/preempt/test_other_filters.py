@@ -19,6 +19,7 @@ from koord_numa.core.preempt.victims import select_victims_on_node, still_right
 from koord_numa.core.scheduling.request import Profile, SchedulingRequest, scheduling_request
 from koord_numa.core.value_objects import replace
 from tests.core.preempt.preemption_nodes import ask, kubelet_site, owned_site, request, running, terms
+from tests.tables import each_row
 
 
 def test_a_port_is_freed_with_its_pod() -> None:
@@ -40,7 +41,7 @@ def wanting_a_volume(users: int, mode: str = "ReadWriteOncePod") -> SchedulingRe
     return replace(ask(1, 10, constraints=DATA), storage=storage)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wants", "site", "victims"),
     [
         pytest.param(
@@ -135,7 +136,7 @@ KUBELET = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("site", "victims"), KUBELET.values(), ids=KUBELET.keys())
+@each_row(("site", "victims"), KUBELET.values(), ids=KUBELET.keys())
 def test_pods_of_a_kubelet_are_evicted_only_with_certain_gain(
     site: PreemptionNode, victims: tuple[str, ...] | None
 ) -> None:

@@ -9,6 +9,7 @@ from koord_numa.core.ordering import importance
 from koord_numa.core.preempt.victims import PreemptionCandidate, protected, rank, violating
 from koord_numa.core.value_objects import replace
 from tests.core.preempt.preemption_nodes import budget, running
+from tests.tables import each_row
 
 
 def candidate(
@@ -39,7 +40,7 @@ BETTER_AND_WORSE = {
 }
 
 
-@pytest.mark.parametrize(("better", "worse"), BETTER_AND_WORSE.values(), ids=BETTER_AND_WORSE.keys())
+@each_row(("better", "worse"), BETTER_AND_WORSE.values(), ids=BETTER_AND_WORSE.keys())
 def test_the_cheaper_node_is_chosen(better: PreemptionCandidate, worse: PreemptionCandidate) -> None:
     assert rank(better) < rank(worse)
 
@@ -61,7 +62,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("rule", "victims", "broken"), BROKEN.values(), ids=BROKEN.keys())
+@each_row(("rule", "victims", "broken"), BROKEN.values(), ids=BROKEN.keys())
 def test_who_breaks_a_budget(rule: DisruptionBudget, victims: list[Pod], broken: set[str]) -> None:
     assert violating(victims, [rule]) == broken
 
@@ -72,7 +73,7 @@ def test_a_pod_under_two_budgets_cannot_be_evicted() -> None:
     assert [protected(pod, rules) for pod in (A, B, C)] == [True, True, False]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("state", "some", "breaks"),
     [
         pytest.param({}, {}, True, id="ready"),

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 
-import pytest
-
 from koord_numa.core.preempt.dry_run import PreemptionNode
 from koord_numa.core.preempt.victims import select_victims_on_node, still_right
 from koord_numa.core.value_objects import replace
 from tests.core.preempt.preemption_nodes import UNEVEN, ask, barred, budget, nominee, owned_site, running, terms
+from tests.tables import each_row
 
 
 def test_a_clearance_stays_right_while_victims_leave() -> None:
@@ -35,7 +34,7 @@ CHANGED = {
 }
 
 
-@pytest.mark.parametrize("now", CHANGED.values(), ids=CHANGED.keys())
+@each_row("now", CHANGED.values(), ids=CHANGED.keys())
 def test_a_clearance_is_not_right_any_more(now: Callable[[], PreemptionNode]) -> None:
     found = select_victims_on_node(ask(4, 10), owned_site(*UNEVEN), terms())
     assert found is not None

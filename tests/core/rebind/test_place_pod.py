@@ -52,7 +52,7 @@ USEFUL = [
 ]
 
 
-@pytest.mark.parametrize(("node", "free", "count"), USEFUL)
+@each_row(("node", "free", "count"), USEFUL)
 def test_useful(node: NodeLayout, free: str, count: int) -> None:
     assert useful(node, 0, CpuSet.parse(free).bits, (0,)) == count
 
@@ -65,7 +65,7 @@ OVER = [
 ]
 
 
-@pytest.mark.parametrize(("node", "free", "counts"), OVER)
+@each_row(("node", "free", "counts"), OVER)
 def test_over(node: NodeLayout, free: str, counts: dict[int, int] | None) -> None:
     assert over(node, 0, CpuSet.parse(free).bits, (0, 1)) == counts
 
@@ -80,7 +80,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("node", "free", "found"), PLACES)
+@each_row(("node", "free", "found"), PLACES)
 def test_place(node: NodeLayout, free: str, found: str | None) -> None:
     bits = place(node, node.now, 0, CpuSet.parse(free).bits)
     assert (None if bits is None else str(CpuSet(bits))) == found

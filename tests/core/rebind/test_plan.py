@@ -10,6 +10,7 @@ from koord_numa.core.value_objects import replace
 from tests.core.rebind.nodes import SPREAD, beset, fragmented, layout, pinned, with_pods_that_stay
 from tests.core.rebind.sorted_order import broken_rules, crossings, in_sorted_order, least_crossings
 from tests.machines import machine
+from tests.tables import each_row
 
 PCPU = CpuExclusivePolicy.PCPU_LEVEL
 
@@ -21,7 +22,7 @@ def end_of(node: NodeLayout, plan: RebindPlan) -> dict[str, str]:
     return assigned
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("node", "end"),
     [
         pytest.param(layout("1x2x4x2", pinned("a", "6-9")), {"a": "0-3"}, id="a-crossing-pod-is-gathered"),
@@ -111,8 +112,7 @@ BLOCKS = 40
 SEEDS = 500
 
 
-@pytest.mark.sampled(10)
-@pytest.mark.parametrize("block", range(BLOCKS))
+@each_row("block", range(BLOCKS), every=10)
 def test_five_hundred_fragmented_nodes(block: int) -> None:
     """
     No pod is worse off at any step, the largest block shrinks only for fewer crossings, and these become as few as in sorted order.

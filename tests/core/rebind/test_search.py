@@ -13,6 +13,7 @@ from koord_numa.core.rebind.plan import layout_of_pods, route
 from koord_numa.core.rebind.search import SearchBudget, better_arrangements
 from tests.core.rebind.nodes import FULL, SPREAD, layout, pinned
 from tests.machines import machine
+from tests.tables import each_row
 
 LAST = Figures(1000, 1000, 0, 0, 0, 0)
 """Worse than any arrangement: no route is given up."""
@@ -76,7 +77,7 @@ def test_a_route_never_gives_a_cpu_to_two_pods(node: NodeLayout) -> None:
         assert all(way.end[i] == arrangement[i] for i in range(len(assigned)) if i not in way.dropped)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("bind", "cpus", "split"),
     [
         pytest.param(FULL, "0-3", 0, id="whole-cores"),

@@ -109,7 +109,7 @@ def test_the_pcie_roots_of_a_device_are_all_near() -> None:
         assert getattr(decided(ours(busy), asks, [rooted], claim_object(GPU), roots=roots), "mask", None) == mask
 
 
-@pytest.mark.parametrize("value", [-1, [-1], [4096], {"string": "0"}, {"later": [0]}])
+@each_row("value", [-1, [-1], [4096], {"string": "0"}, {"later": [0]}])
 def test_an_unknown_numa_node_is_not_numa_node_0(value: object) -> None:
     asks = pod(4000, qos=LSR, numa=NumaPolicy.SINGLE_NUMA_NODE)
     unknown = published("gpu", [device("gpu-0", attributes={NUMA: value})])
@@ -156,7 +156,7 @@ def test_cpus_by_claim_in_every_grouping(grouping: str, policy: NumaPolicy, qos:
         assert (found.mask, names(found)) == (0b10, [*cpus, "gpu-0"])
 
 
-@pytest.mark.parametrize("name", [NUMA, "dra.net/numaNode", "dra.cpu/numaNodeID", "gpu/numaNode", "numa", "numaNodeID"])
+@each_row("name", [NUMA, "dra.net/numaNode", "dra.cpu/numaNodeID", "gpu/numaNode", "numa", "numaNodeID"])
 def test_every_spelling_of_the_numa_node(name: str) -> None:
     spelled = published("gpu", [device("gpu-0", attributes={name: 0}), device("gpu-1", attributes={name: 1})])
     asks = pod(4000, qos=LSR, numa=NumaPolicy.SINGLE_NUMA_NODE)

@@ -1,7 +1,5 @@
 """Pods for CPUs of their own on a node whose CPUs a driver hands out: their claims give the CPUs, and no cpuset is chosen beside them."""
 
-import pytest
-
 from koord_numa.core.allocation.demand import NO_CPUS_WITHOUT_CLAIM
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.claims import DeviceId, PodClaims
@@ -13,6 +11,7 @@ from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import pod
 from tests.core.claims.worlds import NODE, claim_object
 from tests.core.scheduling.claim_nodes import GPU, claimed, cpu_claim, cpu_device, decided, gpus, ours
+from tests.tables import each_row
 
 SINGLE = NumaPolicy.SINGLE_NUMA_NODE
 
@@ -32,14 +31,14 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize(("asks", "fields"), OWN.values(), ids=OWN)
+@each_row(("asks", "fields"), OWN.values(), ids=OWN)
 def test_claims_give_the_cpus_of_pods_that_have_their_own(asks: PodRequest, fields: dict[str, object]) -> None:
     found = decided(by_claim(**fields), asks, [gpus(1), cpu_device()], cpu_claim(4), claim_object(GPU), taken="0-1")
     assert isinstance(found, Placement), found
     assert (found.cpus, len(CpuSet.parse(claimed(found)))) == (EMPTY, 4)
 
 
-@pytest.mark.parametrize(("asks", "fields"), OWN.values(), ids=OWN)
+@each_row(("asks", "fields"), OWN.values(), ids=OWN)
 def test_claims_without_cpus_do_not_open_the_node(asks: PodRequest, fields: dict[str, object]) -> None:
     assert decided(by_claim(**fields), asks, [gpus(1), cpu_device()], claim_object(GPU)) == NO_CPUS_WITHOUT_CLAIM
     assert decided(by_claim(**fields), asks, [gpus(1), cpu_device()]) == NO_CPUS_WITHOUT_CLAIM

@@ -1,7 +1,5 @@
 """Filters are asked only for requests that they may refuse somewhere."""
 
-import pytest
-
 from koord_numa.core.objects.constraints import Constraints, HostPort, NodeTerm, TaintEffect
 from koord_numa.core.objects.node import Node, Taint
 from koord_numa.core.objects.verdicts import Rejection
@@ -38,7 +36,7 @@ def test_a_filter_refuses_no_request_that_it_does_not_concern(row: Filter) -> No
         assert node_filters_of(request) == tuple(it for it in filters_of(request) if it.scope is not Scope.CLUSTER)
 
 
-@pytest.mark.parametrize(("plugin", "demands"), DEMANDS.items())
+@each_row(("plugin", "demands"), DEMANDS.items())
 def test_a_demand_is_held_against_the_node_by_its_filter(plugin: str, demands: Constraints) -> None:
     request, profile = asks(demands), Profile()
     open_node = NodeSnapshot(Node("worker"), Inventory("worker"), Ledger(), {"pods": 10}, ports=(PORT,))

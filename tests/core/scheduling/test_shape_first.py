@@ -86,8 +86,8 @@ def test_whole_cores_decide_the_numa_node(policy: NumaPolicy, scoring: ScoringTy
     assert in_shape(bind, found.cpus, machine_of(machine("n", used))) == 4
 
 
-@pytest.mark.parametrize("scoring", ScoringType)
-@pytest.mark.parametrize("bind", [FULL, SPREAD])
+@each_row("scoring", ScoringType)
+@each_row("bind", [FULL, SPREAD])
 def test_whole_cores_decide_the_node(scoring: ScoringType, bind: CpuBindPolicy) -> None:
     used = EMPTY_AND_SPLIT if bind is FULL else [0, 1, 2, 3]
     worse, better = [*used, *(8 + cpu for cpu in used)], [*range(4 if bind is FULL else 0)]

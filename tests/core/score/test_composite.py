@@ -106,7 +106,7 @@ SHARING = held("x", cpu=20000, memory=4 * GI)
 OWNING = held("x", "0-19", cpu=20000, memory=4 * GI)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("request_", "existing", "strategy", "scores"),
     [
         pytest.param(SHARE, (), MOST, (32, 16, 26), id="share"),
@@ -127,7 +127,7 @@ def test_koordinators_amplified_examples(
     assert tuple(got[: len(scores)]) == scores
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("request_", "strategy", "a", "b"),
     [
         pytest.param(pod(4000, 8 * GI, qos=LSR), LEAST, 0, 87, id="no-policy-one-of-eight"),

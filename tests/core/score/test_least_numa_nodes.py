@@ -1,14 +1,13 @@
 """The normalisation table of the proposal, and machines larger than upstream can count."""
 
-import pytest
-
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner
 from koord_numa.core.score.least_numa_nodes import aligned_request, normalized, score_least_numa_nodes
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("highest", "zones", "plain", "optimal"),
     [
         (2, 1, 50, 75),

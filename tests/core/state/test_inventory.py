@@ -17,6 +17,7 @@ from koord_numa.core.objects.vocabulary import CpuOwner, NodeBindPolicy, NumaAll
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.inventory import Inventory, inventory, reserve
 from koord_numa.core.value_objects import replace
+from tests.tables import each_row
 
 MACHINE = regular_topology(2, 1, 4, 2)  # CPUs 0-7 on NUMA node 0, 8-15 on 1
 
@@ -81,7 +82,7 @@ def test_reserved_cpus_leave_before_amplification() -> None:
     assert got.zones[0][1]["cpu"] == 8750
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("label", "kubelet", "bind"),
     [
         pytest.param(NodeBindPolicy.NONE, KubeletConfig(), NodeBindPolicy.NONE, id="neither"),
@@ -155,7 +156,7 @@ def test_a_kubelet_owned_node_is_not_ours_to_allocate() -> None:
         inventory(NODE, replace(TOPOLOGY, owner=CpuOwner.KUBELET))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("reservation", "left"),
     [
         pytest.param(NodeReservation(), {"cpu": 16000, "memory": 200, "kubernetes.io/batch-cpu": 5000}, id="none"),

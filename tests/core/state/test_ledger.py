@@ -12,6 +12,7 @@ from koord_numa.core.objects.request import Assignment, Container, CpuBind, Pod,
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuExclusivePolicy
 from koord_numa.core.state.ledger import Holding, Ledger, holding_of
 from koord_numa.core.value_objects import replace
+from tests.tables import each_row
 
 amounts = st.dictionaries(st.sampled_from(["cpu", "memory", "nvidia.com/gpu"]), st.integers(0, 9000), max_size=3)
 
@@ -83,7 +84,7 @@ def test_holdings_are_the_same_whoever_carries_the_request_along() -> None:
     assert hash(holding) == hash(same)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("holding", "unplaced", "unrecorded"),
     [
         pytest.param({"cpu": 1000, "memory": 5}, {"cpu": 1000, "memory": 5}, {}, id="no-policy"),

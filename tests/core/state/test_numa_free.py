@@ -10,6 +10,7 @@ from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.state.numa_free import Accounting, NumaAccounting, NumaFree, accounts, shared_pools, socket_of
 from koord_numa.core.value_objects import replace
 from tests.core.allocation.nodes import held, node
+from tests.tables import each_row
 
 FULL, SPREAD = CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS
 EVERY_POD = NumaAccounting()
@@ -32,7 +33,7 @@ def test_an_empty_node() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("holding", "every_pod", "recorded"),
     [
         pytest.param(held("a", "0-1", {0: {"cpu": 2000}}), (6000, 8000), (6000, 8000), id="cpus-and-amounts"),
@@ -46,7 +47,7 @@ def test_who_counts(holding: Holding, every_pod: tuple[int, ...], recorded: tupl
     assert (free_cpu(node(), holding), free_cpu(node(), holding, accounting=RECORDED)) == (every_pod, recorded)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("where", "holdings", "unplaced"),
     [
         pytest.param(node(), (held("a", cpu=3000, disk=5),), {"cpu": 3000}, id="only-what-zones-publish"),

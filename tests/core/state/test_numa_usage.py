@@ -14,6 +14,7 @@ from koord_numa.core.state.inventory import NodeSnapshot, candidate, inventory
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.state.numa_free import NumaUsage, largest_aligned, largest_with_devices, node_free, rooms
 from tests.machines import machine
+from tests.tables import each_row
 
 GI = 2**30
 NODE = Node("n", allocatable={"cpu": 16_000, "memory": 32 * GI, "pods": 110})
@@ -69,7 +70,7 @@ def test_rooms_of_a_kubelets_node() -> None:
     assert [(room.total["cpu"], room.free["cpu"]) for room in rooms(kubelets())] == [(8000, 5000), (8000, 2000)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("seen", "expected"),
     [
         pytest.param(ours(SPREAD), {"cpu": 8000, "memory": 16 * GI}, id="the-emptier-one"),

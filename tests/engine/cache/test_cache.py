@@ -18,6 +18,7 @@ from koord_numa.engine.cache.cache import DELETED, Cache
 from koord_numa.engine.cache.node_info import NodeInfo
 from tests.engine.clusters import placed_anyhow, random_node, random_pod, random_topology
 from tests.engine.world import bound, list_into, make_node, make_pod, make_topology
+from tests.tables import each_row
 
 
 class RecordingListener:
@@ -84,7 +85,7 @@ def play(seed: int, events: int) -> tuple[Cache, Cache]:
     return state, built
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 def test_a_thousand_events_end_where_the_final_objects_begin(seed: int) -> None:
     state, built = play(seed, 1000)
     assert picture(state) == picture(built)

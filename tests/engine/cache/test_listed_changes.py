@@ -9,6 +9,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.kubelet_history import ORDER_UNKNOWN, KubeletHistory
 from koord_numa.wire.kubelet_state import fingerprint
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_world
+from tests.tables import each_row
 
 ROOM = {"cpu": 4000, "memory": 16 * GIB}
 
@@ -51,7 +52,7 @@ def lost(world: World) -> str:
     return info.history.belief.lost
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("listed", "why"),
     [
         pytest.param(["a"], "", id="nothing-happened"),

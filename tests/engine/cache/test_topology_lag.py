@@ -13,6 +13,7 @@ from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.topology_lag import RECENT
 from koord_numa.wire.kubelet_state import fingerprint
 from tests.engine.world import GIB, list_into, make_node, make_pod
+from tests.tables import each_row
 
 HALF = {"cpu": 4000, "memory": 16 * GIB}
 NAMES = ("a", "b", "c")
@@ -49,7 +50,7 @@ def hidden(state: Cache) -> set[str]:
     return {record.pods[uid].key.name for uid in record.unpublished}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("started", "shown", "expected"),
     [
         pytest.param(("a", "b"), shows("a", "b"), {"c"}, id="what-has-started"),
@@ -93,7 +94,7 @@ RAN = {"a": 1000.0, "b": 1900.0, "c": 2000.0}
 """Two of them started within three minutes."""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("shown", "expected"),
     [
         pytest.param(shows("a", "b", "c"), set(), id="shows-all"),
@@ -104,7 +105,7 @@ RAN = {"a": 1000.0, "b": 1900.0, "c": 2000.0}
         pytest.param(shows("a", method="with-exclusive-resources"), {"b", "c"}, id="leaves-pods-out"),
     ],
 )
-@pytest.mark.parametrize("late", [False, True], ids=["topology-first", "pods-first"])
+@each_row("late", [False, True], ids=["topology-first", "pods-first"])
 def test_after_a_restart_topologies_may_be_older_than_pods(
     shown: NodeResourceTopology, expected: set[str], *, late: bool
 ) -> None:

@@ -15,6 +15,7 @@ from koord_numa.wire.resource_slices import parse_resource_slice, parse_taint_ru
 from tests.core.claims.test_taint_rules import rule
 from tests.core.claims.worlds import claim_object, device, device_class, request
 from tests.engine.world import World, make_node, make_pod, make_world
+from tests.tables import each_row
 
 
 def world_with_gpus() -> World:
@@ -48,7 +49,7 @@ def placed(world: World, pod: Pod) -> tuple[str, str]:
     return "", "; ".join(each.detail for each in found.values() if isinstance(each, Rejection))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("effect", "tolerations", "node"),
     [
         ("NoExecute", [], "node-1"),

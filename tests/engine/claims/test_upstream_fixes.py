@@ -13,6 +13,7 @@ from koord_numa.wire.resource_slices import parse_resource_slice
 from tests.core.claims.worlds import claim_object, decide, device, devices_of, published, request
 from tests.engine.claims.test_taint_rules import asks, placed, world_with_gpus
 from tests.engine.world import make_pod
+from tests.tables import each_row
 
 TERM = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
 
@@ -52,7 +53,7 @@ def test_all_devices_of_an_updating_pool_are_sought_elsewhere() -> None:
     assert placed(world, pod)[0] == "node-1"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("published_name", "asked", "found"),
     [
         ("gpu/model", "gpu/model", True),

@@ -3,7 +3,6 @@
 import random
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -174,7 +173,7 @@ def test_a_removed_pod_does_not_hide_its_class() -> None:
     assert drain(queue) == ["second"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("attempts", "dice", "expected"), [(1, 0.0, 1.0), (2, 0.0, 2.0), (9, 0.0, 8.0), (10_000, 0.0, 8.0), (2, 0.5, 1.5)]
 )
 def test_pauses_double_are_capped_and_spread(attempts: int, dice: float, expected: float) -> None:

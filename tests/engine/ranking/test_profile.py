@@ -5,6 +5,7 @@ import pytest
 from koord_numa.core.objects.vocabulary import NodeScoring, NumaAllocateStrategy, ScoringType
 from koord_numa.engine.ranking.selector import profile_of
 from koord_numa.settings import ProfileSettings, ResourceWeight, ScoringStrategy
+from tests.tables import each_row
 
 MEMORY_ONLY = ScoringStrategy(type=ScoringType.LEAST_ALLOCATED, resources=(ResourceWeight(name="memory", weight=3),))
 
@@ -29,6 +30,6 @@ def test_the_numa_scoring_orders_cpus_where_no_node_says(strategy: ScoringType, 
     assert rules.allocate.strategy is fills
 
 
-@pytest.mark.parametrize("method", list(NodeScoring))
+@each_row("method", list(NodeScoring))
 def test_the_method_of_scoring_is_the_configured_one(method: NodeScoring) -> None:
     assert profile_of(ProfileSettings(node_scoring=method)).node_scoring is method

@@ -16,6 +16,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.engine.ranking.node_ranking import DETAILED, RejectionTable
 from koord_numa.view.advice import advise
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world
+from tests.tables import each_row
 
 CLOSEST = 8
 """Nodes that the page and the advice take at most."""
@@ -99,7 +100,7 @@ def random_rejection(dice: Random) -> Rejection:
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_row("seed", range(4))
 def test_details_are_kept_of_the_nodes_that_are_shown(seed: int) -> None:
     """However rejections come and go, the described nodes are those of a memory without bounds."""
     dice, table, rows = Random(seed), RejectionTable(), 200

@@ -15,6 +15,7 @@ from tests.kubelets.exporters.exported_life import ExportedLife, Exporter
 from tests.kubelets.law import broken, live_on
 from tests.kubelets.strategies import GIB, Action, actions, container, nodes, specs
 from tests.kubelets.test_admission_law import FIXED
+from tests.tables import each_row
 
 SHARE: Final = 5
 """One of so many of the law's examples has a real exporter."""
@@ -35,7 +36,7 @@ def test_what_is_placed_is_admitted_whatever_exports_topologies(pytestconfig: py
     profile(what_is_placed_is_admitted)()
 
 
-@pytest.mark.parametrize("exporter", Exporter)
+@each_row("exporter", Exporter)
 def test_finished_init_containers_are_not_exported(exporter: Exporter) -> None:
     """The kubelet keeps two CPUs of the init container; the pod resources API lists the two of the app."""
     reserved = CpuSet.of((0,))

@@ -13,6 +13,7 @@ from koord_numa.wire import parse_topology
 from tests.kubelets.exporters.exported_life import ExportedLife, Exporter
 from tests.kubelets.law import broken
 from tests.kubelets.strategies import GIB, GPU, container
+from tests.tables import each_row
 
 TINY: Final[dict[str, Any]] = {"containers": [{"name": "app", "resources": {}}]}
 
@@ -56,8 +57,8 @@ def life(exporter: Exporter) -> ExportedLife:
     return one
 
 
-@pytest.mark.parametrize("exporter", Exporter)
-@pytest.mark.parametrize("has_started", [True, False])
+@each_row("exporter", Exporter)
+@each_row("has_started", [True, False])
 def test_a_departed_pod_tells_not_where_another_of_its_name_is(exporter: Exporter, has_started: bool) -> None:
     one = life(exporter)
     if has_started:

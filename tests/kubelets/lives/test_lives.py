@@ -68,7 +68,7 @@ def test_the_kubelet_keeps_what_is_placed(kind: str, pytestconfig: pytest.Config
     assert not found, "\n".join(f"seed {seed}: {line}" for seed, lines in found.items() for line in lines)
 
 
-@pytest.mark.parametrize(("kind", "seed"), BROKE)
+@each_row(("kind", "seed"), BROKE)
 def test_lives_that_broke_a_yes_are_kept(kind: str, seed: int) -> None:
     assert not wrong_yes(drawn_life(seed, KINDS[kind]))
 

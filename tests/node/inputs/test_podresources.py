@@ -16,6 +16,7 @@ from koord_numa.sandbox.machines.description import GIB, Shape
 from koord_numa.sandbox.machines.node_services import write_sysfs
 from koord_numa.wire import parse_topology
 from koord_numa.wire.proto import podresources_pb2
+from tests.tables import each_row
 
 Listed = podresources_pb2.ListPodResourcesResponse
 Allocatable = podresources_pb2.AllocatableResourcesResponse
@@ -69,7 +70,7 @@ def damage(answer: Any, what: str) -> None:
         pod.containers[0].memory[0].size = 2**64 - 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     "what",
     [
         "a CPU below 0",

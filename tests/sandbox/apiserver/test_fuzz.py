@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from koord_numa.sandbox.apiserver.backend import Target
 from koord_numa.sandbox.apiserver.documents import clone
 from koord_numa.sandbox.apiserver.http import present
 from tests.sandbox.apiserver.client import binding, configmap, crd, lease, node, pod, rack
+from tests.tables import each_row
 
 scalars = (
     st.none()
@@ -167,7 +167,7 @@ def test_damaged_bindings_are_carried_out_or_refused(data: st.DataObject) -> Non
         assert store.get("pods", "p")["spec"]["nodeName"]
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample["kind"])
+@each_row("sample", SAMPLES, ids=lambda sample: sample["kind"])
 def test_samples_are_valid(sample: dict[str, Any]) -> None:
     server = ApiServer() if sample["kind"] == "CustomResourceDefinition" else prepared()
     name = server.store.create(sample)["metadata"]["name"]

@@ -33,6 +33,7 @@ from koord_numa.sandbox.machines.description import (
 from koord_numa.wire import names, parse_node, parse_topology
 from tests.sandbox.machines.conftest import MakeRack
 from tests.sandbox.machines.pods import bind, create
+from tests.tables import each_row
 
 TOPOLOGIES = "noderesourcetopologies.topology.node.k8s.io"
 DATA = Path(koord_numa.sandbox.__file__).parent / "data"
@@ -238,7 +239,7 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("changes", "message"), IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
+@each_row(("changes", "message"), IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
 def test_a_file_of_an_impossible_machine(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=r"^odd.json describes no machine: ") as raised:
         read_dump(json.dumps(DUMP | changes).encode(), "odd.json")

@@ -15,6 +15,7 @@ from koord_numa.sandbox.machines.description import GIB
 from koord_numa.sandbox.machines.simulated_node import History, SimultaneousHold
 from tests.sandbox.machines.conftest import MakeRack
 from tests.sandbox.machines.pods import bind, create, numa
+from tests.tables import each_row
 
 ONE, TWO, THREE = (PodKey("d", name, name) for name in ("one", "two", "three"))
 GPU, SMALL, HUGE = "nvidia.com/gpu", "hugepages-2Mi", "hugepages-1Gi"
@@ -81,7 +82,7 @@ TWICE: dict[str, tuple[Sequence[tuple[PodKey, AgentAllocation]], str]] = {
 }
 
 
-@pytest.mark.parametrize(("held", "what"), TWICE.values(), ids=TWICE.keys())
+@each_row(("held", "what"), TWICE.values(), ids=TWICE.keys())
 def test_what_is_held_twice_is_found(held: Sequence[tuple[PodKey, AgentAllocation]], what: str) -> None:
     history = of_node(*held)
     assert history.double_holds() == [SimultaneousHold(1, "n", what, (ONE, TWO))]
@@ -115,7 +116,7 @@ ONCE: dict[str, Sequence[tuple[PodKey, AgentAllocation]]] = {
 }
 
 
-@pytest.mark.parametrize("held", ONCE.values(), ids=ONCE.keys())
+@each_row("held", ONCE.values(), ids=ONCE.keys())
 def test_what_is_held_once_is_no_clash(held: Sequence[tuple[PodKey, AgentAllocation]]) -> None:
     assert of_node(*held).double_holds() == []
 

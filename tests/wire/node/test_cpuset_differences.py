@@ -1,10 +1,9 @@
 """Reports of the node agent about pods on other CPUs. They never make a topology unusable."""
 
-import pytest
-
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import CpusetDifference, Pinning
 from koord_numa.wire import names, parse_topology
+from tests.tables import each_row
 from tests.wire.objects import KOORDINATOR_NRT
 
 
@@ -16,7 +15,7 @@ def test_differences_are_read() -> None:
     assert parse_topology(obj).differences == {"default/a": expected}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ('{"through":"NRI","containers":1,"seconds":0.0}', Pinning("NRI", 1, 0)),
@@ -37,7 +36,7 @@ def test_pinning_is_read(text: str, expected: Pinning | None) -> None:
     assert (topology.pinning, topology.problem) == (expected, "")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"a": {"decided": "x"}}', "null"])
+@each_row("text", ["{", "[]", '{"a": 1}', '{"a": {"decided": "x"}}', "null"])
 def test_malformed_differences_spoil_nothing(text: str) -> None:
     obj = {**KOORDINATOR_NRT, "metadata": {**KOORDINATOR_NRT["metadata"]}}
     obj["metadata"]["annotations"] = {**obj["metadata"]["annotations"], names.CPUSET_DIFFERENCES: text}

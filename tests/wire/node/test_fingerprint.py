@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_numa.wire.kubelet_state import comparable, fingerprint
+from tests.tables import each_row
 
 KNOWN = {
     "none": ([], "pfp0v001ef46db3751d8e999"),
@@ -30,7 +31,7 @@ def test_repetition_matters() -> None:
     assert fingerprint([("a", "b")]) != fingerprint([("a", "b")] * 2)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text", ["", "pfp0v002ef46db3751d8e999", "pfp0v001ef46", "sha256:ef46db3751d8e999", "pfp0v001EF46DB3751D8E999"]
 )
 def test_what_cannot_be_compared(text: str) -> None:

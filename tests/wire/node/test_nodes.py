@@ -120,7 +120,7 @@ PROBLEMS: dict[str, tuple[Object, str]] = {
 }
 
 
-@pytest.mark.parametrize(("obj", "problem"), PROBLEMS.values(), ids=PROBLEMS.keys())
+@each_row(("obj", "problem"), PROBLEMS.values(), ids=PROBLEMS.keys())
 def test_problems(obj: Object, problem: str) -> None:
     assert parse_node(obj).problem.startswith(problem)
 
@@ -146,7 +146,7 @@ RESERVATIONS: dict[str, tuple[str, NodeReservation]] = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), RESERVATIONS.values(), ids=RESERVATIONS.keys())
+@each_row(("text", "expected"), RESERVATIONS.values(), ids=RESERVATIONS.keys())
 def test_reservations(text: str, expected: NodeReservation) -> None:
     assert parse_node(annotated(NODE, f"{PREFIX}/reservation", text)).reservation == expected
 

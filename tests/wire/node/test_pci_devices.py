@@ -2,10 +2,9 @@
 
 import json
 
-import pytest
-
 from koord_numa.wire.errors import FieldPath
 from koord_numa.wire.topologies import numa_by_root
+from tests.tables import each_row
 
 NAME = "koord-numa/pci-devices"
 DEVICES = [
@@ -22,7 +21,7 @@ def test_roots_whose_devices_agree() -> None:
     assert numa_by_root({NAME: json.dumps(DEVICES)}, FieldPath("x")) == {"pci0000:16": 0, "pci0000:96": 1}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["", "{", "{}", "null", "[1]", '[{"node": "a"}]', '[{"node": -1, "root": "r"}]', '[{"node": 5000, "root": "r"}]'],
 )

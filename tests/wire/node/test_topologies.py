@@ -85,7 +85,7 @@ NRI_ZONES = [
 """Pools of an NRI resource policy plugin. They are not NUMA nodes, so nothing in them is read but their type."""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("metadata", "body", "gap", "describes"),
     [
         pytest.param(
@@ -231,7 +231,7 @@ POLICIES: dict[str, tuple[list[str], NumaPolicy]] = {
 }
 
 
-@pytest.mark.parametrize(("words", "expected"), POLICIES.values(), ids=POLICIES.keys())
+@each_row(("words", "expected"), POLICIES.values(), ids=POLICIES.keys())
 def test_policy_of_a_scheduler_owned_node(words: list[str], expected: NumaPolicy) -> None:
     topology = parse_topology(changed(KOORDINATOR_NRT, "topologyPolicies", words))
     assert (topology.numa_policy, topology.problem) == (expected, "")
@@ -264,7 +264,7 @@ ALLOCATIONS: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("text", "reserved"), ALLOCATIONS.values(), ids=ALLOCATIONS.keys())
+@each_row(("text", "reserved"), ALLOCATIONS.values(), ids=ALLOCATIONS.keys())
 def test_cpus_of_the_kubelets_pods(text: str, reserved: str) -> None:
     topology = parse_topology(alloc(text))
     assert (str(topology.reserved), topology.problem) == (reserved, "")
@@ -366,7 +366,7 @@ def test_without_a_name_there_is_no_topology() -> None:
 ZONE_NAMES = {"node-0": 0, "node-63": 63, "numa-node-7": 7, "rack_node-3": 3}
 
 
-@pytest.mark.parametrize(("name", "numa"), ZONE_NAMES.items())
+@each_row(("name", "numa"), ZONE_NAMES.items())
 def test_zone_names(name: str, numa: int) -> None:
     obj = {"metadata": {"name": "n"}, "zones": [{"name": name, "type": "Node"}]}
     assert parse_topology(obj).zones == (Zone(numa, {}, {}, {}),)

@@ -153,7 +153,7 @@ def test_any_text_in_any_annotation_reads_as_in_a_whole_object(text: str) -> Non
         reads_alike(text_of(annotated(BOUND, name, text)))
 
 
-@pytest.mark.parametrize("path", ["metadata", "spec", "status", "metadata uid", "metadata name", "spec nodeName"])
+@each_row("path", ["metadata", "spec", "status", "metadata uid", "metadata name", "spec nodeName"])
 def test_an_object_without_this_reads_as_a_whole_one(path: str) -> None:
     *inner, last = path.split()
     obj: Object = orjson.loads(text_of(BOUND))
@@ -192,7 +192,7 @@ def test_the_key_has_every_field_that_a_request_is_read_from() -> None:
     assert set(read_by(ContainerModel)) <= fields(pod_cache.ContainerFields)
 
 
-@pytest.mark.parametrize("text", [b"{", b"[]", b"1", b'{"metadata":{"uid":"\xff"}}', b""])
+@each_row("text", [b"{", b"[]", b"1", b'{"metadata":{"uid":"\xff"}}', b""])
 def test_what_is_no_object_is_an_error_of_this_object(text: bytes) -> None:
     obj = UnreadObject(text)
     assert obj.identity.uid == ""

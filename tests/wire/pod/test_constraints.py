@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from koord_numa.core.objects.constraints import (
     Constraints,
     DiskKind,
@@ -20,6 +18,7 @@ from koord_numa.core.objects.constraints import (
     Toleration,
 )
 from koord_numa.wire import parse_pod
+from tests.tables import each_row
 from tests.wire.objects import POD, annotated, changed
 
 WEB = LabelSelector((Requirement("app", Operator.IN, ("web",)),))
@@ -90,7 +89,7 @@ POD_TERMS: dict[str, tuple[dict[str, Any], PodTerm]] = {
 }
 
 
-@pytest.mark.parametrize(("affinity", "expected"), POD_TERMS.values(), ids=POD_TERMS.keys())
+@each_row(("affinity", "expected"), POD_TERMS.values(), ids=POD_TERMS.keys())
 def test_pod_terms(affinity: dict[str, Any], expected: PodTerm) -> None:
     assert constraints({"hash": "7f"}, affinity=affinity).affinity == (expected,)
 
@@ -160,7 +159,7 @@ PORTS: dict[str, tuple[dict[str, Any], tuple[HostPort, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("spec", "expected"), PORTS.values(), ids=PORTS.keys())
+@each_row(("spec", "expected"), PORTS.values(), ids=PORTS.keys())
 def test_host_ports(spec: dict[str, Any], expected: tuple[HostPort, ...]) -> None:
     assert constraints(**spec).host_ports == expected
 
@@ -215,7 +214,7 @@ BROKEN: dict[str, tuple[str, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("path", "value", "problem"), BROKEN.values(), ids=BROKEN.keys())
+@each_row(("path", "value", "problem"), BROKEN.values(), ids=BROKEN.keys())
 def test_malformed_demands(path: str, value: Any, problem: str) -> None:
     pod = parse_pod(changed(POD, path, value))
     assert problem in pod.problem

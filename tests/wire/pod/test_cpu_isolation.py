@@ -5,12 +5,13 @@ import pytest
 from koord_numa.core.objects.request import CpuBind
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy
 from koord_numa.wire import names, parse_pod
+from tests.tables import each_row
 from tests.wire.objects import POD, annotated
 
 FULL, PCPU, NUMA = CpuBindPolicy.FULL_PCPUS, CpuExclusivePolicy.PCPU_LEVEL, CpuExclusivePolicy.NUMA_NODE_LEVEL
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "bind"),
     [
         ("interrupts", CpuBind(FULL)),

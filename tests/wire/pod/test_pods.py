@@ -71,7 +71,7 @@ def test_a_whole_pod() -> None:
     assert pod.request.constraints != Constraints()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("owner", "coined"),
     [
         ({"apiVersion": "batch/v1", "kind": "Job", "controller": True}, True),
@@ -198,7 +198,7 @@ PROBLEMS: dict[str, tuple[Object, str]] = {
 }
 
 
-@pytest.mark.parametrize(("obj", "problem"), PROBLEMS.values(), ids=PROBLEMS.keys())
+@each_row(("obj", "problem"), PROBLEMS.values(), ids=PROBLEMS.keys())
 def test_problems_name_object_key_and_value(obj: Object, problem: str) -> None:
     pod = parse_pod(obj)
     assert pod.problem.startswith(problem)
@@ -214,8 +214,8 @@ def test_a_malformed_pod_counts_what_can_be_read() -> None:
     )
 
 
-@pytest.mark.parametrize("path", ["metadata name", "metadata uid"])
-@pytest.mark.parametrize("value", [None, "", 5])
+@each_row("path", ["metadata name", "metadata uid"])
+@each_row("value", [None, "", 5])
 def test_without_name_or_uid_there_is_no_pod(path: str, value: Any) -> None:
     with pytest.raises(WireError, match=r"Pod"):
         parse_pod(changed(POD, path, value))

@@ -4,6 +4,7 @@ import pytest
 
 from koord_numa.wire.errors import WireError
 from koord_numa.wire.pods import PriorityClassObject, parse_priority_class, with_priority
+from tests.tables import each_row
 
 RANKS = (
     PriorityClassObject("low", 1, "Never"),
@@ -26,7 +27,7 @@ def test_a_malformed_class_is_named_and_counts_for_no_pod() -> None:
         with_priority({"spec": {"priorityClassName": "high"}}, (priority_class,))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "expected"),
     [
         pytest.param(

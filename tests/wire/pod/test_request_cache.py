@@ -11,6 +11,7 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from koord_numa.wire import names, parse_pod, pod_annotations, pod_cache
 from koord_numa.wire.parsing import ParsedCache
+from tests.tables import each_row
 from tests.wire.objects import POD, Object, annotated, changed, labelled
 from tests.wire.pod.bare import SPEC
 
@@ -33,7 +34,7 @@ DEPENDS = {
 }
 
 
-@pytest.mark.parametrize("obj", DEPENDS.values(), ids=DEPENDS.keys())
+@each_row("obj", DEPENDS.values(), ids=DEPENDS.keys())
 def test_other_news_bring_another_request(obj: Object) -> None:
     assert parse_pod(obj).request is not parse_pod(POD).request
 

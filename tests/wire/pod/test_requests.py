@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import pytest
-
 from koord_numa.core.objects.vocabulary import (
     PriorityClass,
     QosClass,
 )
 from koord_numa.wire import parse_pod
+from tests.tables import each_row
 from tests.wire.objects import POD, annotated, changed, labelled
 from tests.wire.pod.bare import GIB, SPEC, bare
 
@@ -33,7 +32,7 @@ AMOUNTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize(("resources", "requests"), AMOUNTS.values(), ids=AMOUNTS.keys())
+@each_row(("resources", "requests"), AMOUNTS.values(), ids=AMOUNTS.keys())
 def test_amounts(resources: dict[str, Any], requests: dict[str, int]) -> None:
     (container,) = parse_pod(bare(containers=[{"name": "c", "resources": resources}])).request.containers
     assert container.requests == requests
@@ -48,7 +47,7 @@ POD_LEVEL: dict[str, tuple[dict[str, Any], tuple[dict[str, int] | None, dict[str
 }
 
 
-@pytest.mark.parametrize(("resources", "expected"), POD_LEVEL.values(), ids=POD_LEVEL.keys())
+@each_row(("resources", "expected"), POD_LEVEL.values(), ids=POD_LEVEL.keys())
 def test_pod_level_resources(resources: dict[str, Any], expected: tuple[Any, Any]) -> None:
     containers = [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]
     request = parse_pod(bare(containers=containers, resources=resources)).request
@@ -59,14 +58,14 @@ def test_overhead() -> None:
     assert parse_pod(bare(overhead={"cpu": "250m"})).request.overhead == {"cpu": 250}
 
 
-@pytest.mark.parametrize("word", ["lsr", "LSRX", "Guaranteed"])
-@pytest.mark.parametrize("key", ["koordinator.sh/qosClass", "koordinator.sh/priority-class"])
+@each_row("word", ["lsr", "LSRX", "Guaranteed"])
+@each_row("key", ["koordinator.sh/qosClass", "koordinator.sh/priority-class"])
 def test_an_unknown_class_is_refused_and_not_ignored(key: str, word: str) -> None:
     assert f'label {key}: "{word}" is none of' in parse_pod(labelled(POD, key, word)).problem
 
 
-@pytest.mark.parametrize("policy", ["FullPCPUs", "SpreadByPCPUs"])
-@pytest.mark.parametrize(
+@each_row("policy", ["FullPCPUs", "SpreadByPCPUs"])
+@each_row(
     ("qos", "band", "why"),
     [
         ("LS", "koord-prod", "a pod of QoS class LS has no exclusive CPUs"),

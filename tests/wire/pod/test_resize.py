@@ -96,8 +96,8 @@ def resized(spec: str, allocated: str, conditions: list[dict[str, str]]) -> Any:
     return running(spec, status=status, conditions=conditions, containers=[container])
 
 
-@pytest.mark.parametrize("spec", ["8", "2", "1500m"])
-@pytest.mark.parametrize("conditions", [[], INFEASIBLE], ids=["new", "infeasible"])
+@each_row("spec", ["8", "2", "1500m"])
+@each_row("conditions", [[], INFEASIBLE], ids=["new", "infeasible"])
 def test_exclusive_cpus_stay_as_allocated(spec: str, conditions: list[dict[str, str]]) -> None:
     pod = resized(spec, "4", conditions)
     assert pod.problem == ""

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from koord_numa.core.objects.verdicts import Placement
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.wire import parse_pod
 from koord_numa.wire.pod_annotations import resource_status, status_text
+from tests.tables import each_row
 from tests.wire.objects import POD, annotated, changed
 
 GIB = 2**30
@@ -55,7 +55,7 @@ STATUSES: dict[str, tuple[Placement, dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("placement", "expected"), STATUSES.values(), ids=STATUSES.keys())
+@each_row(("placement", "expected"), STATUSES.values(), ids=STATUSES.keys())
 def test_annotations(placement: Placement, expected: dict[str, str]) -> None:
     assert resource_status(parse_pod(BARE), placement) == expected
 
@@ -95,7 +95,7 @@ SPECS: dict[str, tuple[str, bool, str | None]] = {
 }
 
 
-@pytest.mark.parametrize(("text", "required", "expected"), SPECS.values(), ids=SPECS.keys())
+@each_row(("text", "required", "expected"), SPECS.values(), ids=SPECS.keys())
 def test_the_policy_in_force_is_filled_in(text: str, required: bool, expected: str | None) -> None:
     pod = parse_pod(annotated(BARE, SPEC, text))
     placement = Placement(node="n", cpus=CpuSet.parse("0-1"), bind=FULL, bind_required=required)

@@ -176,8 +176,8 @@ def test_the_order_in_which_slices_are_known_does_not_matter(world: dict[str, An
 BINDS = device("late", bindingConditions=["ready"], bindingFailureConditions=["failed"])
 
 
-@pytest.mark.parametrize(("served", "picked"), [(True, ["late"]), (False, ["cannot allocate all claims"])])
-@pytest.mark.parametrize("mode", [{}, {"allocationMode": "All"}])
+@each_row(("served", "picked"), [(True, ["late"]), (False, ["cannot allocate all claims"])])
+@each_row("mode", [{}, {"allocationMode": "All"}])
 def test_devices_with_binding_conditions_need_the_gate(served: bool, picked: list[str], mode: dict[str, str]) -> None:
     gates = Features(binding_conditions=served)
     assert (
@@ -186,7 +186,7 @@ def test_devices_with_binding_conditions_need_the_gate(served: bool, picked: lis
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("constraint", "gates", "answer"),
     [
         ({}, Features(), "empty constraint (unsupported constraint type?)"),
@@ -222,8 +222,8 @@ def test_admin_access_shares_a_device_with_itself() -> None:
     assert devices_of(decide([published("gpu", [shared])], [asks])) == NO
 
 
-@pytest.mark.parametrize("published_as", ["memory", "gpu/memory"])
-@pytest.mark.parametrize("requested_as", ["memory", "gpu/memory"])
+@each_row("published_as", ["memory", "gpu/memory"])
+@each_row("requested_as", ["memory", "gpu/memory"])
 def test_capacities_match_with_and_without_the_driver_domain(published_as: str, requested_as: str) -> None:
     made = device("a", capacity={published_as: "4"}, allowMultipleAllocations=True)
     for amount, picked in (("3", ["a"]), ("5", NO)):

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from koord_numa.core.fit.volumes import NO_SPACE, NO_VOLUME, VolumePlan, plan_volumes
 from koord_numa.core.objects.constraints import Constraints, LabelSelector, NodeTerm, Operator, Requirement
 from koord_numa.core.objects.node import Node
@@ -18,6 +16,7 @@ from koord_numa.core.objects.volumes import (
 )
 from koord_numa.core.value_objects import replace
 from tests.core.fit.builders import asks
+from tests.tables import each_row
 
 GI = 2**30
 HOST = "kubernetes.io/hostname"
@@ -105,7 +104,7 @@ SUITS = {
 }
 
 
-@pytest.mark.parametrize("fields", SUITS.values(), ids=SUITS.keys())
+@each_row("fields", SUITS.values(), ids=SUITS.keys())
 def test_a_volume_that_does_not_suit_is_not_taken(fields: dict[str, Any]) -> None:
     assert bindings(plan(storage([claim("data")], [volume("v")]))) == {"data": "v"}
     assert refused(plan(storage([claim("data")], [replace(volume("v"), **fields)]))) == NO_VOLUME

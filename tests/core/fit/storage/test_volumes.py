@@ -15,6 +15,7 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.volumes import PersistentVolume, PersistentVolumeClaim, Storage, StorageClass
 from tests.core.fit.builders import asks, label, node
+from tests.tables import each_row
 
 REQUEST = asks(Constraints(claims=("data",)))
 ZONE = "topology.kubernetes.io/zone"
@@ -38,7 +39,7 @@ def fits_volumes(request: PodRequest, node: Node, storage: Storage) -> Rejection
     return next((refusal for fits in filters if (refusal := fits(request, node, storage)) is not None), None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("claim", "message"),
     [
         pytest.param(None, 'persistentvolumeclaim "data" not found', id="absent"),
@@ -105,7 +106,7 @@ def test_a_volume_for_one_pod_is_not_shared() -> None:
     assert refusal.resolvable
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("volume", "on", "message"),
     [
         pytest.param(PersistentVolume("pv"), node(zone="a"), None, id="anywhere"),

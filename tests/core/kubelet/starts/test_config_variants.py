@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from koord_numa.core.kubelet.node_config import socket_partitions
 from koord_numa.core.value_objects import replace
 from tests.machines import machine
+from tests.tables import each_row
 
 # Two dies a socket with links of their own: the other die of a socket is as far as some dies of others.
 OPTERON = (
@@ -54,7 +55,7 @@ def test_distances_tell_sockets() -> None:
     assert _sockets("2x2x1x1", {True: 12, False: 32}) == [[[0, 1], [2, 3]], [[0, 1, 2, 3]], [[0], [1], [2], [3]]]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("shape", "between"),
     [
         pytest.param("1x2x1x1", [], id="two NUMA nodes"),
@@ -72,8 +73,8 @@ def test_equal_distances_tell_nothing(shape: str, between: list[list[list[int]]]
     assert _sockets(shape, {True: 20, False: 20}) == [[[*numas]], [[numa] for numa in numas], *between]
 
 
-@pytest.mark.parametrize("guessed", [True, False])
-@pytest.mark.parametrize(
+@each_row("guessed", [True, False])
+@each_row(
     ("table", "between"),
     [
         pytest.param(OPTERON, [PAIRS], id="neighbours alone are near"),

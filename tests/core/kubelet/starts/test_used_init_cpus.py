@@ -2,8 +2,6 @@
 
 from random import Random
 
-import pytest
-
 from koord_numa.core.kubelet.hypothesis import SOMEONE, Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.inferred_state import used_starts
 from koord_numa.core.kubelet.node_config import NodeConfig
@@ -14,6 +12,7 @@ from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletP
 from koord_numa.core.resources import MILLI
 from tests.core.kubelet.nodes import ROOMY, app, init, node, pod, sidecar
 from tests.core.kubelet.starts.lived import lived
+from tests.tables import each_row
 
 CPUS = 8
 
@@ -62,10 +61,9 @@ def test_in_one_socket_they_are_on_any_numa_node() -> None:
     assert [_held(one) for one in starts] == [(3, 3), (3, 0)]
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("scope", [KubeletScope.CONTAINER, KubeletScope.POD])
-@pytest.mark.parametrize("sockets", [False, True])
-@pytest.mark.parametrize("seed", range(30))
+@each_row("scope", [KubeletScope.CONTAINER, KubeletScope.POD])
+@each_row("sockets", [False, True])
+@each_row("seed", range(30), every=3)
 def test_no_more_is_held_than_may_be(seed: int, sockets: bool, scope: KubeletScope) -> None:
     """A real kubelet with two NUMA nodes in each of its sockets: what its init containers hold is open at the start."""
     dice = Random(seed)

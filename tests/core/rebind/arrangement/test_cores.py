@@ -8,6 +8,7 @@ from koord_numa.core.cpuset import CpuSet, each, lowest
 from koord_numa.core.rebind.layout import cores_of
 from tests.machines import machine
 from tests.strategies import cpusets_of, machines
+from tests.tables import each_row
 
 
 @given(st.data())
@@ -38,7 +39,7 @@ def test_filling_takes_whole_cores_and_no_more_than_fit(data: st.DataObject) -> 
     assert taken.bit_count() + smallest > count, "another core would have fitted"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("cpus", "count", "found"),
     [
         pytest.param("", 2, "", id="none"),

@@ -128,7 +128,7 @@ def test_plans(node: NodeLayout, end: dict[str, str]) -> None:
     assert assigned == end
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fixed_pods", "allowed"),
     [
         pytest.param(FixedPods(), True, id="no-conflict"),

@@ -112,7 +112,7 @@ STAYING = {
 }
 
 
-@pytest.mark.parametrize(("known", "fixed"), STAYING.values(), ids=STAYING.keys())
+@each_row(("known", "fixed"), STAYING.values(), ids=STAYING.keys())
 def test_who_stays(known: list[Holding], fixed: str) -> None:
     layout = layout_of_ledger(INVENTORY, Ledger.of(known), {"settled"})
     assert (layout.pods, str(layout.fixed)) == ((), fixed)
@@ -139,7 +139,7 @@ SETTLED = {
 }
 
 
-@pytest.mark.parametrize(("known", "fixed_pods"), SETTLED.values(), ids=SETTLED.keys())
+@each_row(("known", "fixed_pods"), SETTLED.values(), ids=SETTLED.keys())
 def test_what_pods_that_stay_keep_clear(known: list[Holding], fixed_pods: FixedPods) -> None:
     assert layout_of_ledger(INVENTORY, Ledger.of(known), {"settled"}).fixed_pods == fixed_pods
 
@@ -157,7 +157,7 @@ ROOM = {
 }
 
 
-@pytest.mark.parametrize(("others", "ratios", "cpu_limit"), ROOM.values(), ids=ROOM.keys())
+@each_row(("others", "ratios", "cpu_limit"), ROOM.values(), ids=ROOM.keys())
 def test_room(others: list[Holding], ratios: Mapping[str, float], cpu_limit: Mapping[int, int]) -> None:
     zones = tuple(
         (numa, {"cpu": int((offer["cpu"] - (numa == 0) * 1000) * ratios.get("cpu", 1))}) for numa, offer in ZONES

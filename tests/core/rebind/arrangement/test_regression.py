@@ -2,7 +2,6 @@
 
 from random import Random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from koord_numa.core.rebind.layout import NodeLayout
 from koord_numa.core.rebind.search import Changes, EvaluatedLayout, evaluate
 from koord_numa.core.value_objects import replace
 from tests.core.rebind.nodes import beset, fragmented, layout, pinned
+from tests.tables import each_row
 
 
 def shuffled(rng: Random, node: NodeLayout, evaluated: EvaluatedLayout) -> Changes:
@@ -65,7 +65,7 @@ HARM = {
 }
 
 
-@pytest.mark.parametrize(("moved", "regression"), HARM.values(), ids=HARM.keys())
+@each_row(("moved", "regression"), HARM.values(), ids=HARM.keys())
 def test_harm_adds_up(moved: dict[int, str], regression: int) -> None:
     node = replace(CROWDED, cpu_limit={0: 3, 1: 2})
     assigned = list(node.now)

@@ -4,12 +4,12 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
 
 from koord_numa.engine.ranking.node_numbers import distinct
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize("values", [[], [3], [5, 5], [2, 1, 2, -1, 2], [*range(9), *range(5)]], ids=str)
+@each_row("values", [[], [3], [5, 5], [2, 1, 2, -1, 2], [*range(9), *range(5)]], ids=str)
 def test_each_value_is_there_once(values: list[int]) -> None:
     """In ascending order."""
     assert distinct(np.array(values, dtype=np.int64)).tolist() == sorted(set(values))

@@ -15,6 +15,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.node_info import NodeInfo
 from koord_numa.engine.ranking.node_numbers import NodeNumbers
 from koord_numa.engine.ranking.node_table import NumaTable
+from tests.tables import each_row
 
 NODES = 4
 
@@ -54,7 +55,7 @@ def _check(numbers: NodeNumbers, records: list[NodeInfo]) -> None:
         assert (kept[:, new_numbers.counts :] == new[:, -1:]).all()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each_row("seed", range(8))
 def test_rows_are_those_of_a_new_table(seed: int) -> None:
     dice, numbers = Random(seed), NodeNumbers(NODES)
     table = NumaTable(numbers)

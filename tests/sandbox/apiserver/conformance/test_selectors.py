@@ -7,6 +7,7 @@ import pytest
 
 from koord_numa.core.cel.estimate import UNKNOWN, estimate_cost
 from tests.sandbox.apiserver.client import Api
+from tests.tables import each_row
 
 RESOURCE = "/apis/resource.k8s.io/v1"
 TEN = "[1,2,3,4,5,6,7,8,9,10]"
@@ -67,7 +68,7 @@ async def test_selectors_beyond_the_length_limit(api: Api) -> None:
     assert (await api.post(*_written("deviceclasses", long))).status == 201
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("expression", "cost"),
     [
         ("true", 0),

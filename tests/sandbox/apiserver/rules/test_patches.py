@@ -113,7 +113,7 @@ def test_durations(seconds: int, expected: str) -> None:
     assert human_duration(seconds) == expected
 
 
-@pytest.mark.parametrize("moment", [None, "", "yesterday", "2026-01-01T00:00:00"])
+@each_row("moment", [None, "", "yesterday", "2026-01-01T00:00:00"])
 def test_no_age(moment: Any) -> None:
     assert age(moment) == "<unknown>"
 
@@ -146,7 +146,7 @@ def test_a_table_and_its_history_tell_the_same_story(steps: list[tuple[str, str,
     assert len(changes) >= min(history, storage.revision - start)
 
 
-@pytest.mark.parametrize("items", [3, {}, "x", {"a": []}])
+@each_row("items", [3, {}, "x", {"a": []}])
 def test_items_to_delete_that_are_no_list_are_refused(items: Any) -> None:
     patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": items}}
     with pytest.raises(ApiError) as caught:

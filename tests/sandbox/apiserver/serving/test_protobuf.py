@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from koord_numa.sandbox.apiserver.protobuf import CONTENT_TYPE, parse_protobuf
 from tests.sandbox.apiserver.client import PODS, Api, pod
+from tests.tables import each_row
 
 
 def varint(number: int) -> bytes:
@@ -135,7 +136,7 @@ def test_what_is_not_known_is_nothing(body: bytes) -> None:
     assert parse_protobuf(body) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         pytest.param(b"", id="empty"),
