@@ -112,9 +112,9 @@ def test_what_it_shows() -> None:
         "  t1    B B B ·",
         "  A engine-1  0-2,8-10  FullPCPUs SingleNUMANode",
         "  B engine-2  4-6,12-14  FullPCPUs SingleNUMANode",
-        "  · free",
+        "  · free   t0, t1: threads of a core",
         "",
-        "7 of 8 pods placed in ... s, 1 waits with a reason, 0 refused by a node, 0 CPUs held twice.",
+        "7 of 8 pods placed in ... s, 1 waits with a reason, 0 rejected by a node, 0 CPUs held twice.",
     ]
 
 

@@ -70,7 +70,7 @@ async def test_one_node(tmp_path: Path) -> None:
         "  t0    · · · ·",
         "  t1    · · · ·",
         "  A runs  0-1,8-9",
-        "  · free",
+        "  · free   t0, t1: threads of a core",
         "",
         "POD           QOS  REQUESTS   POLICY  NUMA  CPUS",
         "default/runs  LSR  4 CPU 1Gi  -       0     0-1,8-9",

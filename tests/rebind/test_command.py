@@ -47,6 +47,9 @@ async def run(world: World, *arguments: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, main, options)
 
 
+LEGEND = "  · free   t0, t1: threads of a core"
+
+
 def part(output: str, begin: str, end: str) -> list[str]:
     """The picture between two titles, without its key."""
     lines = output.splitlines()
@@ -59,8 +62,8 @@ async def test_waiting_shows_the_node_before_and_after(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world, world.scheduler():
         result = await run(world, NODE, "--wait")
     assert result.exit_code == 0, result.output
-    assert part(result.output, "─ before ─", "  · free") == BEFORE
-    assert part(result.output, "─ after ─", "  · free") == AFTER
+    assert part(result.output, "─ before ─", LEGEND) == BEFORE
+    assert part(result.output, "─ after ─", LEGEND) == AFTER
     assert "  default/a: 0,2,4,8,10,12 → 0-5" in result.output.splitlines()
     assert "Succeed: 3 pods moved in 6 steps: NUMA-crossing pods 2 → 0" in result.output
 
@@ -70,7 +73,7 @@ async def test_a_dry_run_shows_what_would_be(tmp_path: Path) -> None:
         result = await run(world, NODE, "--dry-run")
         assert world.assigned() == FRAGMENTED
     assert result.exit_code == 0, result.output
-    assert part(result.output, "if it were done", "  · free") == AFTER
+    assert part(result.output, "if it were done", LEGEND) == AFTER
 
 
 async def test_without_waiting_it_says_how_to_follow(tmp_path: Path) -> None:

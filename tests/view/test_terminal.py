@@ -24,7 +24,7 @@ def test_two_numa_nodes_with_pods_and_reserved_cpus() -> None:
         "  t1    · · · ·",
         "  A default/web  2-3  FullPCPUs",
         "  B default/db  8,10",
-        "  · free   # reserved",
+        "  · free   # reserved   t0, t1: threads of a core",
     ]
 
 

@@ -52,7 +52,7 @@ class NodeAgents(MutableObject):
         """Return a summary of the last round."""
         compared = sum(agent.observation.checked for agent in self.agents.values())
         wrong = len(self.differences())
-        where = f"{compared - wrong} pods run on the decided CPUs, {wrong} elsewhere"
+        where = f"{compared - wrong} pods run on the CPUs that the scheduler decided, {wrong} on other CPUs"
         return f"Node agents on {len(self.agents)} nodes: {where}."
 
     def _writes(self) -> int:

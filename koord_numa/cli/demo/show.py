@@ -330,7 +330,7 @@ class _display:  # noqa: N801  (used as a function)
     def _show(self, progress: Progress) -> None:
         text = (
             f"{progress.submitted:3} of {self._total} submitted   {progress.running:3} running   "
-            f"{progress.waiting:2} waiting   {progress.refused} refused"
+            f"{progress.waiting:2} waiting   {progress.refused} rejected"
         )
         if not progress.decided:
             # In steps of 2 s: outside of a terminal every change is a line.
@@ -373,11 +373,11 @@ def _report(console: Console, cluster: SandboxCluster, seconds: float) -> int:
         console.print(str(cluster.agents))
     if prepared := len(cluster.devices.kubelets.prepared):
         console.print(
-            f"Drivers prepared {count(prepared, 'claim')}, and refused {len(cluster.devices.kubelets.refusals)}."
+            f"DRA drivers prepared {count(prepared, 'claim')} and rejected {len(cluster.devices.kubelets.refusals)}."
         )
     console.print(
         f"{placed} of {len(pods)} pods placed in {seconds:.1f} s, {waits} {'waits' if waits == 1 else 'wait'} with a reason, "
-        f"{len(refused)} refused by a node, {len(fleet.double_holds())} CPUs held twice."
+        f"{len(refused)} rejected by a node, {len(fleet.double_holds())} CPUs held twice."
     )
     for complaint in wrong:
         console.print(f"[red]wrong:[/] {complaint}")

@@ -81,6 +81,9 @@ def _legend(drawing: Drawing) -> Iterator[Text]:
     keys = f"  {_FREE} free"
     if drawing.reserved:
         keys += f"   {_RESERVED} reserved"
+    threads = max((core.bits.bit_count() for core in drawing.machine.cores), default=0)
+    if threads > 1:
+        keys += f"   {', '.join(f't{row}' for row in range(threads))}: threads of a core"
     yield Text(keys, style="dim")
 
 

@@ -408,7 +408,7 @@ def _smt_refusal(demand: AllocationDemand, node: NodeTraits) -> Rejection | None
     return _refuse(
         Reason.KUBELET_SMT,
         BROKEN_CORE,
-        f"a container of {cpus_text(broken[0])} has no whole cores of {threads}, so the kubelet refuses it",
+        f"a container of {cpus_text(broken[0])} does not fill whole cores of {threads} CPUs, so the kubelet rejects it",
     )
 
 
@@ -441,7 +441,7 @@ def _whole_cores(demand: AllocationDemand, node: NodeTraits, binding: CpuBinding
         return _refuse(
             Reason.CPU_COUNT,
             BROKEN_CORE,
-            f"{cpus_text(cpus)} {'is' if cpus == 1 else 'are'} no whole cores of {threads}",
+            f"{cpus_text(cpus)} {'does' if cpus == 1 else 'do'} not fill whole cores of {threads} CPUs",
         )
     return binding
 
