@@ -91,7 +91,7 @@ class Options(ValueObject):
 
 
 class Runtime:
-    """Implementation of ``handlers.lifecycle.Host``. ``start`` and ``stop`` are called once."""
+    """Implementation of ``handlers.embedding.EmbeddingProcess``. ``start`` and ``stop`` are called once."""
 
     def __init__(self, options: Options, api: Api) -> None:
         settings = options.settings

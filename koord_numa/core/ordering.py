@@ -69,7 +69,7 @@ def candidate_order(
     """
     Return the key of a node for preemption.
 
-    The cheapest by ``eviction_cost`` comes first, then a node without waiting, then an aligned placement, then the
+    The node with the lowest ``price`` (``victims.price``) comes first, then a node without waiting, then an aligned placement, then the
     victims that started last, then by name. As kube-scheduler's ``pickOneNodeForPreemption``.
     """
     return (price, is_waited_for, not is_aligned, -latest_start, node)

@@ -70,7 +70,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ObjectStore(Protocol[T]):
-    """The destination of parsed objects, implemented by ``ResyncStore`` in ``cluster.watch``."""
+    """The destination of parsed objects, implemented by ``cluster.lister.ResyncStore``."""
 
     def get(self, key: Hashable) -> T | None:
         """Return the last reported object, or ``None``."""

@@ -153,7 +153,7 @@ _CONSTRAINTS: Final[ParsedCache[Constraints, Constraints]] = ParsedCache(_CHARAC
 # Parse bound pods from their JSON text in one pass. Lists contain many of them, and every status update repeats one.
 #
 # Only the needed fields are decoded, into typed structures. The request is looked up by the text of all fields that it
-# depends on, as in ``request_cache``, and must have been parsed in full before, for any pod. For an unusual pod (a field
+# depends on, as in ``cached_request``, and must have been parsed in full before, for any pod. For an unusual pod (a field
 # of another type, a resize in progress, claims, a request never seen) the functions return nothing, and ``parse_pod``
 # parses the whole object. So both ways have the same result.
 
@@ -359,7 +359,7 @@ def _is_number(text: Raw) -> bool:
 
 def _only_demanding(spec: Spec) -> bool:
     """
-    Remove volumes that every node can mount, as ``request_cache`` does.
+    Remove volumes that every node can mount, as ``cached_request`` does.
 
     Return false if an ephemeral volume is left: its claim is named after the pod.
     """

@@ -156,7 +156,7 @@ class Hypothesis(ValueObject):
 
     ``gone`` has the grants of pods that left and that a late topology may still show, ``None`` if the placement was not
     known. ``unplaced`` are pods without a known placement, whose use is only in the sums. ``unlocated`` are pods, with
-    their requests, whose total use per NUMA node is known (``departures.py``): ``state`` holds this use but does not
+    their requests, whose total use per NUMA node is known (``variants.without``): ``state`` holds this use but does not
     list the pods. ``leaving`` are unlocated pods that are gone, whose part of the sums is not known.
 
     ``unexplained`` are pods whose verdict differs from the prediction of this state, because of an event that has not

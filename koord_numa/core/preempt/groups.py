@@ -89,7 +89,7 @@ class _TurnOver(Exception):
 
 
 class EvictionTrial:
-    """``core.gangs.decide.Trial`` on copies of the candidate nodes, without the pods that ``removal`` names."""
+    """``core.scheduling.gangs.Trial`` on copies of the candidate nodes, without the pods that ``removal`` names."""
 
     def __init__(self, plan: "GroupEvictions", removal: Removal) -> None:
         self._plan = plan

@@ -38,7 +38,7 @@ class Suspended(ValueObject):
 
 class ClusterTrial(MutableObject):
     """
-    Implementation of ``core.gangs.decide.Trial`` on the cache.
+    Implementation of ``core.scheduling.gangs.Trial`` on the cache.
 
     ``pods`` are the members by UID, ``scheduled`` the nodes of scheduled members. The context manager ``begun`` releases all members.
     """

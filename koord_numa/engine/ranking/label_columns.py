@@ -146,7 +146,7 @@ class LabelColumns:
             column.ids = longer(column.ids, rows)
 
     def matching(self, terms: Iterable[NodeTerm]) -> Bools:
-        """Return the rows that match any of these node selector terms; an empty term matches none (as ``core.selectors.matches_term``)."""
+        """Return the rows that match any of these terms, as ``core.objects.constraints.matches_term``. An empty term matches none."""
         found = np.zeros(self.rows, dtype=np.bool_)
         for term in terms:
             if term.labels or term.fields:

@@ -1,8 +1,8 @@
 """
 Upper bounds on the scores of many nodes at once.
 
-The scalar ``core.scheduling.evaluate`` is the specification. The bound of a row is negative only if ``evaluate`` rejects the node, else
-``evaluate`` never returns a higher score. A property test checks this.
+The scalar ``core.scheduling.filters.evaluate`` is the specification. The bound of a row is negative only if ``evaluate`` rejects the
+node. Otherwise ``evaluate`` never returns a higher score. A property test checks this.
 
 ``NodeRanking`` uses the bounds for branch and bound: it evaluates the node with the largest bound, replaces the bound by the score, and
 stops when the largest value is a score.

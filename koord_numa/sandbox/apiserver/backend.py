@@ -174,7 +174,7 @@ class Written:
 
 
 class Backend:
-    """Objects by target. The verbs that change them are in ``writer``, ``deletion`` and ``pod_verbs``."""
+    """Objects by target. The verbs that change them are in ``writer.py``, ``deletion.py`` and ``pods.py``."""
 
     def __init__(self, history: int = HISTORY) -> None:
         """Create an empty state. ``history`` is the number of changes per kind that a watch can lag behind."""

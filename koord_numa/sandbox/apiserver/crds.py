@@ -485,7 +485,7 @@ def versions_of(crd: JsonObject) -> dict[str, CustomVersion]:
 
 # JSON types of the fields of built-in kinds that this server reads. Malformed objects are rejected as undecodable.
 #
-# Only types are checked here. ``rules`` and ``pod_rules`` validate values, ``schemas`` knows the names of all fields.
+# Only types are checked here. ``rules.py`` validates values, and the JSON schemas list the names of all fields.
 # Fields that are not listed may hold any value.
 
 QUANTITY_RULE: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
