@@ -340,9 +340,9 @@ def _apply_annotation(known: _Known, annotations: Mapping[str, str], path: Field
 
 def _apply_agent_options(known: _Known, annotations: Mapping[str, str], path: FieldPath) -> None:
     """
-    Apply the attributes in the node agent's annotation.
+    Apply the kubelet options that the node agent publishes in an annotation.
 
-    The node agent uses it where another manager owns the list of attributes and would undo additions to it.
+    The node agent writes the annotation where another field manager owns the list of attributes and would remove additions.
     """
     text = annotations.get(names.KUBELET_OPTIONS)
     if text is None:

@@ -60,7 +60,9 @@ _path = click.Path(path_type=Path)
     show_default=True,
     help="With --apply: sets CPUs before containers start, if the socket exists; empty: unused.",
 )
-@click.option("--direct-writes", is_flag=True, help="With --apply: write cgroups, without the runtime.")
+@click.option(
+    "--direct-writes", is_flag=True, help="With --apply: write cgroups directly, not through the container runtime."
+)
 @click.option("--release", is_flag=True, help="Return all CPUs to all containers and exit; needs --cri-socket.")
 @click.option(
     "--daemon-set",

@@ -134,7 +134,7 @@ class Belief:
 
     @property
     def begins_again(self) -> bool:
-        """True if a restart with a topology gains information. Only new sums show what init containers hold."""
+        """True if a restart with the next topology would give more information, for example about CPUs that init containers hold."""
         return self.given_up or any(SOMEONE in one.loose for one in self.last)
 
     @property

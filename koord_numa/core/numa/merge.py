@@ -474,7 +474,7 @@ def _options(hints: Sequence[Hint], nodes: int, mask: int) -> list[Option]:
 
 
 class _Walk:
-    """Depth-first search in the options of all lists for the first combination with this ``mask`` and ``score``."""
+    """Depth-first search for the first combination of one option per list that has this ``mask`` and ``score``."""
 
     def __init__(self, options: Sequence[Sequence[Option]], mask: int, score: int) -> None:
         self.options, self.mask, self.score = options, mask, score

@@ -91,9 +91,9 @@ class NumaMemory(ValueObject, gc=False):
 
 class KubeletCheckpoint(ValueObject):
     """
-    State of a kubelet at ``read_at``. The agent publishes on every change, so that an old state is unchanged.
+    State of a kubelet at ``read_at``. The agent publishes every change, so a state with an old time is still current.
 
-    The kubelet releases the resources of ended pods before it allocates to the next pod. Here they are released already.
+    The kubelet releases the resources of ended pods before it allocates to the next pod. In this state they are released already.
 
     With ``state_known`` false the checkpoint files are absent or unreadable: only CPU table, reserved CPUs, policies and devices are valid.
     ``too_large`` means the same, because the state does not fit into the annotation.

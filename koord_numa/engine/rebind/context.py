@@ -179,7 +179,7 @@ class RebindContext(MutableObject):
         return self.engine.dependencies
 
     def begin(self, started: float) -> None:
-        """Start the deadline at this time of day."""
+        """Count the deadline from ``started``, in seconds since the epoch."""
         self.started = started
         # The deadline uses the monotonic clock, so that clock changes do not affect it. A start in the future, after
         # the time of day was set back, does not extend the deadline.
