@@ -184,18 +184,6 @@ class FixedPods(ValueObject):
 NO_FIXED_PODS: Final = FixedPods()
 
 
-class _Masks(dict[int, int]):
-    """NUMA masks by CPU bits, computed on demand."""
-
-    def __init__(self, machine: CpuTopology) -> None:
-        super().__init__()
-        self._numa_bits = machine.numa_bits
-
-    def __missing__(self, bits: int) -> int:
-        mask = self[bits] = sum(1 << numa for numa, here in self._numa_bits.items() if here & bits)
-        return mask
-
-
 @dataclass(frozen=True)
 class ExclusivityRules:
     """Exclusivity rules between the pods of one layout. CPU sets are bits, one set per pod."""
@@ -206,8 +194,6 @@ class ExclusivityRules:
     _groups: Mapping[CpuExclusivePolicy, tuple[int, ...]] = field(init=False, repr=False, compare=False)
     _numa_exclusive: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _cores: Cores = field(init=False, repr=False, compare=False)
-    _masks: _Masks = field(init=False, repr=False, compare=False)
-    _touched: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         groups = {
@@ -221,7 +207,6 @@ class ExclusivityRules:
         object.__setattr__(self, "_groups", {level: members for level, members in groups.items() if len(members) > 1})
         object.__setattr__(self, "_numa_exclusive", protected)
         object.__setattr__(self, "_cores", cores_of(self.machine))
-        object.__setattr__(self, "_masks", _Masks(self.machine))
 
     @property
     def has_numa_exclusive(self) -> bool:
@@ -257,7 +242,7 @@ class ExclusivityRules:
         single, spanning = self._kinds(assigned)
         found = {}
         for index in self._numa_exclusive:
-            mask = self._masks[assigned[index]]
+            mask = self._mask(assigned[index])
             others = single if _is_several(mask) else spanning
             if mask & others:
                 found[index] = (mask & others).bit_count()
@@ -287,7 +272,7 @@ class ExclusivityRules:
         """
         single, spanning = self.fixed_pods.single, self.fixed_pods.spanning
         # A set, because pods on the same NUMA nodes count once.
-        for mask in set(map(self._masks.__getitem__, assigned)):
+        for mask in set(map(self._mask, assigned)):
             if _is_several(mask):
                 spanning |= mask
             else:
@@ -295,13 +280,11 @@ class ExclusivityRules:
         return single, spanning
 
     def _units(self, level: CpuExclusivePolicy, bits: int) -> int:
-        if level is CpuExclusivePolicy.NUMA_NODE_LEVEL:
-            return self._masks[bits]
-        # The same CPU sets occur in thousands of evaluations.
-        known = self._touched.get(bits)
-        if known is None:
-            known = self._touched[bits] = self._cores.touched(bits)
-        return known
+        return self._mask(bits) if level is CpuExclusivePolicy.NUMA_NODE_LEVEL else self._cores.touched(bits)
+
+    def _mask(self, bits: int) -> int:
+        """Return the NUMA nodes of the CPUs."""
+        return sum(1 << numa for numa, here in self.machine.numa_bits.items() if here & bits)
 
 
 def _is_several(mask: int) -> bool:

@@ -13,7 +13,7 @@ from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpuset import CpuSet, lowest
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.rebind.layout import Arrangement, Figures, NodeLayout, PinnedPod, amounts_after
-from koord_numa.core.rebind.search import SearchBudget, better_arrangements, improvements, other_arrangements, ranked
+from koord_numa.core.rebind.search import SearchBudget, better_arrangements, other_arrangements, ranked
 from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.value_objects import ValueObject, replace
 
@@ -77,7 +77,6 @@ class _Sequencer:
         # In pod order, which is the order of reallocation: important pods move first.
         self.waiting = {index: bits for index, bits in enumerate(target) if bits != self.assigned[index]}
         self._layout = layout
-        self._tolerable: dict[tuple[int, int, int, int], list[int]] = {}  # the same exchanges are evaluated many times
         self._free = layout.free(self.assigned)
         self._smallest_first = sorted(self.waiting, key=lambda i: (len(layout.pods[i].cpus), i))
 
@@ -130,13 +129,8 @@ class _Sequencer:
 
     def _exchange(self, index: int, given: int, taken: int) -> Step | None:
         held = self.assigned[index]
-        key = (index, held, given, taken)
-        tolerable = self._tolerable.get(key)
-        if tolerable is None:
-            offers = _exchanges(self._layout, held, given, taken)
-            tolerable = self._tolerable[key] = [bits for bits in offers if self._layout.tolerates(index, bits)]
-        for bits in tolerable:
-            if self._may_step(index, bits):
+        for bits in _exchanges(self._layout, held, given, taken):
+            if self._layout.tolerates(index, bits) and self._may_step(index, bits):
                 return Step(index, held, bits)
         return None
 
@@ -153,30 +147,17 @@ class _Sequencer:
 
 
 def _exchanges(layout: NodeLayout, held: int, given: int, taken: int) -> Iterator[int]:
-    """Yield CPU sets after an exchange of ``given`` for ``taken``: anywhere, then per NUMA node, then per core."""
+    """Yield CPU sets after an exchange of ``given`` for ``taken``: anywhere, then per NUMA node."""
     yield _exchanged(held, given, taken)
     for numa in layout.machine.numa_bits.values():
         # A single NUMA node only if the whole exchange spans several.
         if given & numa and taken & numa and (given | taken) & ~numa:
             yield _exchanged(held, given & numa, taken & numa)
-    others = list(_samples(layout, taken))
-    for core in _samples(layout, given) if others else ():
-        yield from (held & ~core | other for other in others if other.bit_count() == core.bit_count())
 
 
 def _exchanged(held: int, given: int, taken: int) -> int:
     count = min(given.bit_count(), taken.bit_count())
     return held & ~lowest(given, count) | lowest(taken, count)
-
-
-def _samples(layout: NodeLayout, bits: int) -> Iterator[int]:
-    """Yield the CPUs of one whole core per NUMA node and shape. Other such cores are equivalent for any pod."""
-    cores = layout.cores
-    whole = cores.whole(bits)
-    for numa in layout.machine.numa_bits.values() if whole else ():
-        for firsts, _ in cores.shapes:
-            if whole & numa & firsts:
-                yield cores.cpus(lowest(whole & numa & firsts, 1))
 
 
 def joined(steps: Iterable[Step]) -> tuple[Step, ...]:
@@ -191,10 +172,7 @@ def joined(steps: Iterable[Step]) -> tuple[Step, ...]:
 
 
 _EFFORT: Final = 3_000
-"""Maximum evaluations of arrangements in the first search of a node."""
-
-_EFFORT_LATER: Final = 500
-"""Maximum evaluations of arrangements in the search from the end of each route."""
+"""Maximum evaluations of arrangements in a search."""
 
 _LOOKS: Final = 6_000
 """
@@ -202,10 +180,7 @@ Maximum searches for a next step, over all routes: 0.25 s at 384 CPUs. Only the 
 """
 
 _LOOKS_MORE: Final = 500
-"""
-Maximum searches for a next step on a direct route to the end of all stages, and for the pods that block a further
-improvement.
-"""
+"""Maximum searches for a next step to find the pods that block a further improvement."""
 
 _STAGES: Final = 8
 """Maximum number of consecutive routes in a plan."""
@@ -275,27 +250,20 @@ def _staged(layout: NodeLayout, known: Sequence[Arrangement]) -> Route:
     """
     Return a route in stages. Arrangements that were unreachable for lack of free CPUs are tried again after each stage.
     """
-    looks = SearchBudget(_LOOKS)
-    stages: list[Route] = []
-    assigned = layout.now
     # The stages share one budget, which bounds the whole plan.
-    while len(stages) < _STAGES and (way := _best_route(layout, assigned, known, looks)) is not None:
-        stages.append(way)
+    looks = SearchBudget(_LOOKS)
+    steps: list[Step] = []
+    assigned = layout.now
+    for _ in range(_STAGES):
+        way = _best_route(layout, assigned, known, looks)
+        if way is None:
+            break
+        steps.extend(way.steps)
         assigned = way.end
-        # Other arrangements may be reachable from the new position. The known arrangements stay candidates.
-        known = ranked(layout, [*known, *improvements(layout, assigned, _EFFORT_LATER)], assigned)
-    # A direct route to the same end may need fewer steps than the stages.
-    steps = joined(step for way in stages for step in way.steps)
-    direct = (
-        route(layout, layout.now, assigned, layout.figures(assigned), SearchBudget(_LOOKS_MORE))
-        if len(stages) > 1
-        else None
-    )
-    if direct is not None and direct.end == assigned and len(direct.steps) < len(steps):
-        steps = direct.steps
+        known = ranked(layout, known, assigned)
     # Pods that block a further improvement for lack of free CPUs.
     further = route(layout, assigned, known[0], layout.figures_now, SearchBudget(_LOOKS_MORE)) if known else None
-    return Route(steps, further.dropped if further else (), assigned)
+    return Route(joined(steps), further.dropped if further else (), assigned)
 
 
 def _best_route(

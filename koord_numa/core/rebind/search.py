@@ -427,12 +427,6 @@ def other_arrangements(layout: NodeLayout, effort: int) -> list[Arrangement]:
     return ranked(layout, _searched(layout, {layout.now, *largest_first_but_one(layout)}, effort), layout.now)
 
 
-def improvements(layout: NodeLayout, start: Arrangement, effort: int) -> list[Arrangement]:
-    """Return the allowed arrangements that local moves reach from ``start``, best first."""
-    found = (evaluated.assigned for evaluated in _improvements(evaluate(layout, start), SearchBudget(effort)))
-    return ranked(layout, found, start)
-
-
 def ranked(layout: NodeLayout, found: Iterable[Arrangement], start: Arrangement) -> list[Arrangement]:
     """Return the arrangements that are better than ``start`` without regard to the number of moves, best first."""
     # The last figure is the number of moves. A set, because several starts may end in the same arrangement.
