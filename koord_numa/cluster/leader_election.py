@@ -31,7 +31,7 @@ class NoElection:
     problem: Final = ""
 
     def fresh(self) -> bool:
-        """Return true."""
+        """Return true: this lease cannot be lost."""
         return True
 
     def remaining(self) -> float:

@@ -55,8 +55,10 @@ SOURCES: Final = ("Kopf", "Informer")
     envvar="KOORD_NUMA_SECURE_PORT",
     help="HTTPS on all interfaces, with delegated authentication and authorization; default: none, in deployments 10259.",
 )
-@click.option("--tls-cert-file", type=click.Path(path_type=Path), help="For the secure port; default: self-signed.")
-@click.option("--tls-private-key-file", type=click.Path(path_type=Path), help="For the secure port.")
+@click.option(
+    "--tls-cert-file", type=click.Path(path_type=Path), help="Certificate of the secure port; default: self-signed."
+)
+@click.option("--tls-private-key-file", type=click.Path(path_type=Path), help="Private key of the secure port.")
 @click.option(
     "--pod-source",
     type=click.Choice(SOURCES),

@@ -382,7 +382,7 @@ def _preferred_sizes(sets: NumaSets, fewest: int) -> range:
 
 
 def _searched_sizes(sets: NumaSets) -> range:
-    """Return the sizes of sets that all resources may prefer."""
+    """Return the sizes of the sets to search: only sets of these sizes can be preferred by all resources."""
     if sets.rules.policy is SINGLE_NUMA_NODE:
         return range(sets.fewest, 2)
     if sets.rules.policy is NumaPolicy.RESTRICTED and sets.rules.restricted is RestrictedRule.EMPTY_NODE:

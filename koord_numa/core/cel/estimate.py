@@ -340,7 +340,7 @@ def _literal_size(node: Expr) -> SizeRange | None:
 
 
 def _device_size(path: tuple[str, ...]) -> SizeRange | None:
-    """Return the size of the value at a path from ``device``. Attribute identifiers count as ``@values``."""
+    """Return the size of the value at a path from ``device``. Every attribute name is looked up as ``@values``."""
     if len(path) == 4 and path[:3] == ("device", "attributes", "@values") and not path[3].startswith("@"):
         path = (*path[:3], "@values")
     most = _DEVICE_SIZES.get(path)

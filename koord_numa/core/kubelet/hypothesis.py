@@ -376,7 +376,7 @@ def released(before: Hypothesis, uid: str) -> Hypothesis:
 
 def _still_held(state: KubeletState, own: int, loose: Iterable[int]) -> KubeletState:
     """
-    Return the state with those loose CPUs of a pod held that an init container of another pod may hold, too.
+    Return the state after the loose CPUs of a pod are held that an init container of another pod may hold as well.
 
     ``own`` are the loose CPUs of the pod as bits, ``loose`` those of the other pods.
     """

@@ -110,8 +110,8 @@ def _offered(one: ContainerGrant, needed: int, rooms: Mapping[int, Room], node: 
     """
     Return the possible sockets of the container's CPUs, as CPU bits, for all free CPUs within the bounds. Empty if not known.
 
-    Of hints of one NUMA node the lowest wins. A lower NUMA node with enough CPUs was not chosen because of its memory or devices, which are
-    known.
+    Among hints of one NUMA node, the lowest NUMA node wins. If a lower NUMA node with enough CPUs was not chosen, the reason
+    is its memory or its devices, which are known.
     """
     machine, mask = node.machine, one.hint.mask if one.hint is not None else None
     near = sum(machine.numa_bits.get(numa, 0) for numa in members(mask or 0))

@@ -212,7 +212,7 @@ class ClaimCheck:
         return self._variants[served]
 
     def begin_turn(self, units: int | None) -> None:
-        """Start a turn: selectors raise ``TurnOverError`` after ``units`` units; never with ``None``."""
+        """Start a turn. After ``units`` units, selectors raise ``TurnOverError``. ``None`` sets no limit."""
         # Read again: its pause may have ended.
         self._budget = self._budgets.of(self._extended.namespace, self._claims)
         self._selectors.budget = self._budget.budget

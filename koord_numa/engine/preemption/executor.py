@@ -199,7 +199,7 @@ class Pauses:
         """
         Yield the pods whose pause has ended, and remove them.
 
-        The pause of a pod also ends when the pod is gone: others of its class may have waited for it.
+        The pause of a pod also ends when the pod is gone, because other pods of its class may have waited for it.
         """
         for uid, pending in list(self._paused.items()):
             # The record was replaced or removed: the pod is gone, has a node, or was created again.

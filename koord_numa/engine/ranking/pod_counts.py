@@ -190,7 +190,7 @@ class TermCarriers(ValueObject):
         return len(kind.terms)
 
     def weigh(self, kind: PodKind, _namespaces: Namespaces) -> int:
-        """Return the sum of the weights of the terms in pods of this kind, or their number with ``forbids``."""
+        """Return the number of terms of this kind of pod that are in the group if they forbid, else the sum of their weights."""
         terms = self.group.terms
         found = [each for each in kind.terms if each.forbids is self.forbids and each.term in terms]
         return len(found) if self.forbids else sum(each.weight for each in found)
