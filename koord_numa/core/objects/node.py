@@ -125,6 +125,10 @@ class KubeletCheckpoint(ValueObject):
         """True if ``pods``, ``active``, ``gone``, ``default_cpus`` and ``memory`` are the kubelet's own."""
         return self.state_known and not self.too_large
 
+    def knows(self, uid: str) -> bool:
+        """Return whether the kubelet had decided on this pod when the state was read."""
+        return uid in self.active or uid in self.pods or uid in self.gone
+
 
 DEFAULT_MAX_NUMA_NODES: Final = 8
 """Default of the kubelet for ``max-allowable-numa-nodes``, and divisor of LeastNUMANodes if none is published."""

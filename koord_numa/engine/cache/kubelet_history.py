@@ -316,21 +316,28 @@ class KubeletHistory:
     now: float = 0.0
     oldest: float = -inf
     reused_since: float = inf
-    exact: Belief | None = None  # from the kubelet's own state, where the node agent publishes it
     later: Callable[[], None] | None = (
         None  # called when ``advance`` must continue a replay; ``None``: replays end at once
     )
-    _checkpoint: KubeletCheckpoint | None = None  # initial state of ``exact``
+    _checkpoint: KubeletCheckpoint | None = None  # the kubelet's own state, where the node agent publishes it
+    _exact: Belief | None = None  # ``exact``, once it was requested
     _reading: LastReading = field(default_factory=LastReading)
 
     @property
     def busy(self) -> bool:
         """True if events wait for their replay."""
-        return any(one is not None and one.busy for one in (self.belief, self.exact))
+        return any(one is not None and one.busy for one in (self.belief, self._exact))
+
+    @property
+    def exact(self) -> Belief | None:
+        """The belief that starts with the kubelet's own state; ``None`` where no node agent publishes it."""
+        if self._exact is None and self._checkpoint is not None and self.frame is not None:
+            self._exact = self._begin_exact(self.frame, self._checkpoint)
+        return self._exact
 
     def advance(self) -> bool:
         """Run a slice of the replays. Return whether they are finished."""
-        for one in (self.belief, self.exact):
+        for one in (self.belief, self._exact):
             if one is not None and one.busy:
                 one.advance()
                 break
@@ -339,28 +346,14 @@ class KubeletHistory:
     def observe(self, pod: Pod, now: float) -> None:
         """Process a pod that is bound to the node, or its update."""
         self.now = max(self.now, now)
-        known = self.pods.get(pod.key.uid)
-        if known is None:
-            self.pods[pod.key.uid] = known = KnownPod.of(pod, now)
-            known.had_cpus = self.frame is not None and has_cpus_for(known, self.pods.values(), self.frame)
-            self._reading.forget()
-            self.absent.forget(known.uid)
-            if self.exact is not None:
-                self.exact.arrive(known.uid, known.request, now)
-            if not pod.started:  # a running pod was not rejected
-                self._foresee([known])
-            if known.uid not in self.absent.hopeless and (belief := self._belief_of(known)) is not None:
-                belief.arrive(known.uid, known.request, now)
-            # Only a pod in flight explores: a running pod has its verdict.
-            if pod.explores and not pod.started:
-                self.evidence.explore(known.uid, pod.explores)
+        known = self.pods.get(pod.key.uid) or self._add(pod, now)
         if pod.deleting and known.ending is None:
             known.ending = now
             self._reading.forget()
         if pod.started and not known.started:
             known.started, known.judged = True, now
-            if self.exact is not None:
-                self.exact.started(known.uid, now)
+            if self._exact is not None:
+                self._exact.started(known.uid, now)
             self.evidence.admitted(known.request)
             self._foresee(self.pods.values() if self.absent.hopeless else ())
             self._reading.pod_started()
@@ -368,14 +361,33 @@ class KubeletHistory:
             if (belief := self._belief_of(known)) is not None:
                 belief.started(known.uid, now)
 
+    def _add(self, pod: Pod, now: float) -> KnownPod:
+        """Record a pod that is observed for the first time."""
+        known = self.pods[pod.key.uid] = KnownPod.of(pod, now)
+        known.had_cpus = self.frame is not None and has_cpus_for(known, self.pods.values(), self.frame)
+        self._reading.forget()
+        self.absent.forget(known.uid)
+        if self._checkpoint is not None and self._checkpoint.knows(known.uid):
+            self._exact = None  # begins again, as the request of this pod is known now
+        elif self._exact is not None:
+            self._exact.arrive(known.uid, known.request, now)
+        if not pod.started:  # a running pod was not rejected
+            self._foresee([known])
+        if known.uid not in self.absent.hopeless and (belief := self._belief_of(known)) is not None:
+            belief.arrive(known.uid, known.request, now)
+        # Only a pod in flight explores: a running pod has its verdict.
+        if pod.explores and not pod.started:
+            self.evidence.explore(known.uid, pod.explores)
+        return known
+
     def reject(self, pod: Pod, now: float) -> None:
         """Process a rejection by the kubelet, now or before this process started."""
         # Removed from the history: the kubelet never counted the pod, and no topology can show it.
         uid, reason = pod.key.uid, pod.reason
         known = self.pods.pop(uid, None)
         self.evidence.rejected(pod, had_cpus=known is not None and known.had_cpus)
-        if known is not None and self.exact is not None:
-            self.exact.rejected(uid, now, tells=True)
+        if known is not None and self._exact is not None:
+            self._exact.rejected(uid, now, tells=True)
         if pod.reason == SMT_ALIGNMENT:
             self._foresee(self.pods.values())
         self._reading.forget()
@@ -395,8 +407,8 @@ class KubeletHistory:
         self.evidence.decided(uid)
         known = self.pods.pop(uid, None)
         self._reading.forget()
-        if known is not None and self.exact is not None:
-            self.exact.rejected(uid, self.now, tells=False)
+        if known is not None and self._exact is not None:
+            self._exact.rejected(uid, self.now, tells=False)
         if known is not None and (belief := self._belief_of(known)) is not None:
             belief.rejected(uid, self.now, tells=False)
 
@@ -408,8 +420,8 @@ class KubeletHistory:
         if known is None or known.left:
             return
         known.left, known.left_at = True, now
-        if self.exact is not None:
-            self.exact.depart(uid, now)
+        if self._exact is not None:
+            self._exact.depart(uid, now)
         self._reading.forget()
         self.now = max(self.now, now)
         if (belief := self._belief_of(known)) is not None:
@@ -432,7 +444,7 @@ class KubeletHistory:
     def reset(self) -> None:
         """Discard the kubelet's state, because the node or its configuration has changed. Evidence is kept."""
         self.belief, self.frame, self.shown, self.absent = None, None, frozenset(), AbsentPods()
-        self.exact, self._checkpoint = None, None
+        self._exact, self._checkpoint = None, None
 
     def restarted(self) -> None:
         """Discard the kubelet's state and the evidence, because the boot or the kubelet version has changed."""
@@ -479,7 +491,7 @@ class KubeletHistory:
 
         A topology may arrive before the verdicts and departures that it shows.
         """
-        if self.frame is None or self.exact is not None or problem_of(self.frame.topology):
+        if self.frame is None or self._checkpoint is not None or problem_of(self.frame.topology):
             return None
         self._reading.forget()
         reading = self._read(self.frame)
@@ -558,20 +570,19 @@ class KubeletHistory:
     def _read_checkpoint(self, checkpoint: KubeletCheckpoint | None, frame: NodeConfig) -> bool:
         """Return whether the topology has the kubelet's exact state. A changed state replaces the candidates."""
         if checkpoint is None or not (checkpoint.is_exact and checkpoint.cpus):
-            self.exact, self._checkpoint = None, None
+            self._exact, self._checkpoint = None, None
             return False
         self.absent.read_checkpoint(checkpoint.gone - checkpoint.active)
         if not frame.node.numa_order_known:
-            self.exact, self._checkpoint = None, None
+            self._exact, self._checkpoint = None, None
             return False
         if self._checkpoint != checkpoint:
-            self.exact, self._checkpoint, self.belief = self._begin_exact(frame, checkpoint), checkpoint, None
+            self._exact, self._checkpoint, self.belief = None, checkpoint, None
         return True
 
     def _begin_exact(self, frame: NodeConfig, checkpoint: KubeletCheckpoint) -> Belief:
         """Return the belief that starts with the kubelet's exact state. Pods that are not in it are treated as arriving later."""
         requests = {known.uid: known.request for known in self.pods.values()}
-        known_to_kubelet = checkpoint.active | checkpoint.pods.keys() | checkpoint.gone
         belief = Belief(
             [exact_hypothesis(frame, checkpoint, requests)], on_truncation=OnTruncation.WAIT, later=self.later
         )
@@ -579,9 +590,9 @@ class KubeletHistory:
         arrived = [
             Arrival(it.uid, it.request, it.bound, it.judged if it.started else None)
             for it in order
-            if it.uid not in known_to_kubelet and not it.left
+            if not (it.left or checkpoint.knows(it.uid))
         ]
-        belief.resume(arrived, {it.uid: it.left_at for it in order if it.left and it.uid in known_to_kubelet})
+        belief.resume(arrived, {it.uid: it.left_at for it in order if it.left and checkpoint.knows(it.uid)})
         return belief
 
     def _begin(self, frame: NodeConfig, hidden: Collection[str]) -> Belief:

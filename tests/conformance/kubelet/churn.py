@@ -176,7 +176,7 @@ class Replay:
 
     def _new_cache(self) -> Cache:
         """The cache of a scheduler that starts now, after its first lists: in the order of names, as an API server has them."""
-        cache = Cache(lambda *_: None, clock=lambda: self.now)
+        cache = Cache(lambda *_: None, clock=lambda: self.now, wall_clock=lambda: EPOCH + self.now)
         cache.observe_node(None, parse_node(node_object(self.case)))
         listed = [self.listed[uid] for uid in sorted(self.listed)]
         changes = ListedChanges.of(cache, listed, lambda _: nullcontext())

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+import pytest
+
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import (
     ContainerState,
@@ -10,12 +12,14 @@ from koord_numa.core.objects.node import (
     HeldMemory,
     KubeletCheckpoint,
     MemoryAmounts,
+    NodeResourceTopology,
     NumaMemory,
 )
 from koord_numa.core.value_objects import replace
+from koord_numa.engine.cache.cache import Cache
 from koord_numa.wire.topologies import parse_topology
 from tests.conformance.kubelet.admission import load_node
-from tests.conformance.kubelet.churn import LONG, Replay, class_of, topology_object
+from tests.conformance.kubelet.churn import LONG, Replay, Tally, class_of, middle, topology_object
 from tests.conformance.vectors import Case, cases, each_file
 
 AGE: Final = 1.0
@@ -34,6 +38,7 @@ class ExactReplay(Replay):
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         node = load_node(case["node"], case.get("reserved_set", ""))
+        self.published: NodeResourceTopology | None = None
         self.held: dict[str, Mapping[str, Any]] = {}
         self.gone: set[str] = set()
         self.queue: list[tuple[float, KubeletCheckpoint]] = []
@@ -68,7 +73,14 @@ class ExactReplay(Replay):
     def _publish(self, when: float, state: KubeletCheckpoint) -> None:
         self.now = max(self.now, when)
         topology = parse_topology(topology_object(self.case, self.scans[0], self.scans[0]))
-        self.cache.observe_topology(None, replace(topology, checkpoint=state, resource_version=f"{state.read_at}"))
+        self.published = replace(topology, checkpoint=state, resource_version=f"{state.read_at}")
+        self.cache.observe_topology(None, self.published)
+
+    def _new_cache(self) -> Cache:
+        cache = super()._new_cache()
+        if (published := getattr(self, "published", None)) is not None:
+            cache.observe_topology(None, published)
+        return cache
 
     def _state(self, when: float) -> KubeletCheckpoint:
         pods = {
@@ -98,18 +110,28 @@ def container_state(held: Mapping[str, Any]) -> ContainerState:
     return ContainerState(
         CpuSet.parse(held.get("cpus", "")).bits,
         tuple(
-            HeldMemory(sum(1 << numa for numa in one["numa"]), "memory", one["size"]) for one in blocks if one["size"]
+            HeldMemory(sum(1 << numa for numa in one["numa"]), one.get("type", "memory"), one["size"])
+            for one in blocks
+            if one["size"]
         ),
         {name: tuple(ids) for name, ids in held.get("devices", {}).items()},
     )
 
 
+def judge_exact(case: Case, restart: int | None = None) -> Tally:
+    """As ``judge``, with the kubelet's exact state in place of the amounts of an exporter."""
+    replay = ExactReplay(case)
+    tally = replay.run(restart)
+    return tally if restart is None else replay.restarted(restart).run(begin=restart)
+
+
+@pytest.mark.parametrize("restart", [False, True])
 @each_file("kubelet-churn")
-def test_exact_state_one_second_old(file: Any, record_property: Any) -> None:
+def test_exact_state_one_second_old(file: Any, record_property: Any, *, restart: bool) -> None:
     long = [case for case in cases(file) if class_of(case) == LONG]
     asked = admitted = wrong_no = 0
     for case in long[::EVERY]:
-        tally = ExactReplay(case).run()
+        tally = judge_exact(case, middle(case) if restart else None)
         assert not tally.wrong_yes, tally.named
         assert not tally.explored
         asked, admitted = asked + tally.asked, admitted + tally.admitted

@@ -8,7 +8,14 @@ from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.demand import TOPOLOGY_AFFINITY
 from koord_numa.core.kubelet.state import KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView
-from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
+from koord_numa.core.objects.node import (
+    ContainerState,
+    CpuRow,
+    KubeletCheckpoint,
+    KubeletConfig,
+    NodeResourceTopology,
+    Zone,
+)
 from koord_numa.core.objects.request import Container, Pod, PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy
 from koord_numa.core.resources import CPU
@@ -159,3 +166,31 @@ def test_a_pod_counts_with_the_amounts_of_the_asked_state() -> None:
     admission = would_admit(make_pod("new", cpu=5000).request, view)
     assert isinstance(admission, KubeletAdmission)
     assert admission.numa == ((0, {"cpu": 5000}), (1, {"cpu": 5000}))
+
+
+@pytest.mark.parametrize("topology_first", [True, False])
+def test_a_pod_in_the_kubelets_state_counts_once(*, topology_first: bool) -> None:
+    """Also if the state reaches the scheduler before the pod, as after a restart."""
+    cpus = tuple(CpuRow(cpu, cpu, cpu // 8, cpu // 8, cpu // 8) for cpu in range(16))
+    state = KubeletCheckpoint(
+        read_at=1.0,
+        cpus=cpus,
+        cpu_policy="static",
+        pods={"uid-a": {"app": ContainerState(0b111, (), {})}},
+        active=frozenset({"uid-a"}),
+    )
+    pod = _running("a", 3, 100.0)
+    assert pod.key.uid == "uid-a"
+    topology = replace(_shows((5, 8), "a", version="1"), checkpoint=state)
+    cache = Cache(lambda *_: None)
+    cache.observe_node(None, make_node("n"))
+    if topology_first:
+        cache.observe_topology(None, topology)
+        assert _view(cache).followed
+    cache.observe_pod(None, pod)
+    cache.observe_topology(None, topology)
+    view = _view(cache)
+    assert view.followed
+    assert _free(view) == {(5, 8)}
+    cache.observe_pod(DELETED, pod)
+    assert _free(_view(cache)) == {(8, 8)}

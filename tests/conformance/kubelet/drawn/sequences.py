@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+from koord_numa.core.cpuset import members
 from koord_numa.core.kubelet.admit import Admitted, admit_pod
-from koord_numa.core.kubelet.state import KubeletState
+from koord_numa.core.kubelet.state import Grant, KubeletState
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.wire.kubelet_state import fingerprint
 from koord_numa.wire.pods import parse_pod
@@ -212,8 +213,12 @@ class _Life:
         self.bound.pop(uid, None)
         verdict = admit_pod(self.state, uid, self.requests[number])
         admitted = isinstance(verdict, Admitted)
-        told: dict[str, Any] = {"held": {}} if isinstance(verdict, Admitted) else {"reason": verdict.refusal.reason}
         self.state = verdict.state
+        told: dict[str, Any] = (
+            {"held": held(self.state.pods[uid].grant)}
+            if isinstance(verdict, Admitted)
+            else {"reason": verdict.refusal.reason}
+        )
         shown = self._shown("pod", uid, pod=number, admitted=admitted, **told)
         if not admitted:
             return
@@ -285,3 +290,15 @@ class _Life:
             named = (("default", uid) for uid, pod in pods if self.recorded.speaks_of(self.state, pod.grant))
             seen["fingerprint"] = fingerprint(named)
         return seen
+
+
+def held(grant: Grant) -> dict[str, Any]:
+    """Return what each container holds, in the format of the recorded sequences."""
+    found: dict[str, Any] = {}
+    for each in grant.containers:
+        memory = [{"numa": members(block.mask), "size": block.amount, "type": block.resource} for block in each.memory]
+        devices = {name: sorted(ids) for name, ids in each.devices.items() if ids}
+        parts = {"cpus": str(each.cpus), "memory": memory, "devices": devices}
+        if given := {name: part for name, part in parts.items() if part}:
+            found[each.name] = given
+    return found

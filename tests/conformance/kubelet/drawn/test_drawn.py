@@ -11,11 +11,15 @@ from tests.conformance.kubelet.churn import LONG, class_of, judge
 from tests.conformance.kubelet.drawn.__main__ import machines, main
 from tests.conformance.kubelet.drawn.machines import first_topology
 from tests.conformance.kubelet.drawn.sequences import drawn_sequence
+from tests.conformance.kubelet.test_exact_state import judge_exact
 from tests.conformance.kubelet.worlds import Recorded, World
 from tests.conformance.vectors import Case, cases, each_file
 
 DRAWN: Final = 2
 """So many sequences the suite has time for."""
+
+MAX_WRONG_NO: Final = 0.04
+"""Share of what the kubelet admits, with its exact state one second old."""
 
 
 @each_file("kubelet-churn")
@@ -62,6 +66,16 @@ def test_the_kubelet_keeps_what_is_placed_in_drawn_sequences(file: Path) -> None
         assert tally.asked
         assert not tally.wrong_yes, tally.named
         assert max(tally.explored.values(), default=0) <= 1
+
+
+@each_file("kubelet-churn")
+def test_the_exact_state_answers_drawn_sequences(file: Path) -> None:
+    for case in drawn(file):
+        tally = judge_exact(case)
+        assert tally.asked
+        assert not tally.wrong_yes, tally.named
+        assert not tally.explored
+        assert tally.wrong_no.total() <= MAX_WRONG_NO * tally.admitted, tally.named_no
 
 
 @each_file("kubelet-churn")
