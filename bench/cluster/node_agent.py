@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.figure import Figure, NotMeasurableError
+from koord_numa.cluster.credentials import Credentials
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.vocabulary import KubeletPolicy
-from koord_numa.node.api_client import ApiAccess, NodeApi
+from koord_numa.node.api_client import NodeApi
 from koord_numa.sandbox import definitions
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines import Fleet, NodeDescription, NodeServices, Shape, Style
@@ -43,12 +44,13 @@ import asyncio, sys
 from pathlib import Path
 from koord_numa.node.agent import Agent
 from koord_numa.node.publisher import AgentConfig
-from koord_numa.node.api_client import ApiAccess, NodeApi
+from koord_numa.cluster.credentials import Credentials
+from koord_numa.node.api_client import NodeApi
 async def main(url, sysfs, cgroups, config, podresources, cri, nri, root, proc, state, apply):
     config = AgentConfig(node="n0", sysfs=Path(sysfs), cgroups=Path(cgroups), kubelet_config=Path(config),
                          podresources=Path(podresources), cri_socket=Path(cri), nri_socket=Path(nri), root_dir=Path(root),
                          proc=Path(proc), state=Path(state), apply=apply == "apply")
-    async with NodeApi(ApiAccess(url)) as api:
+    async with NodeApi(Credentials(url)) as api:
         await Agent(config, api).run(asyncio.Event())
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -109,7 +111,7 @@ async def _measure(description: NodeDescription) -> Cost:
 async def _nri(server: ApiServer, fleet: Fleet, services: NodeServices) -> AsyncIterator[Path]:
     """The runtime's NRI socket."""
     async with (
-        NodeApi(ApiAccess(server.url)) as api,
+        NodeApi(Credentials(server.url)) as api,
         nri_runtime(World(server, fleet, services, api, Path())) as runtime,
     ):
         yield runtime.socket

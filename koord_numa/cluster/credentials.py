@@ -161,7 +161,7 @@ def load_credentials(kubeconfig: Path | None = None, overrides: Overrides = NO_O
         and "KUBERNETES_SERVICE_HOST" in os.environ
         and "KUBECONFIG" not in os.environ
     ):
-        return _service_account()
+        return service_account()
     config = _merged(_paths(kubeconfig, overrides))
     try:
         return _of_kubeconfig(config, overrides)
@@ -171,8 +171,11 @@ def load_credentials(kubeconfig: Path | None = None, overrides: Overrides = NO_O
         raise _unusable(f"{config.name} is not a kubeconfig: {error}") from error
 
 
-def _service_account() -> Credentials:
-    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT") or "443"
+def service_account() -> Credentials:
+    """Return the credentials of the pod. Raises ``NoCredentials`` outside of a cluster."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT") or "443"
+    if not host:
+        raise _unusable("there is no service account: run inside a cluster, or name a kubeconfig")
     token, authority = SERVICE_ACCOUNT / "token", SERVICE_ACCOUNT / "ca.crt"
     for path in (token, authority):
         if not path.is_file():

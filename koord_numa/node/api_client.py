@@ -1,28 +1,21 @@
 """A small client of the API server on aiohttp alone, and the Node of the agent."""
 
-import ssl
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from time import monotonic
 from typing import Any, Final, Self
 
 import aiohttp
 import orjson
 from aiohttp.http_exceptions import HttpProcessingError
+from multidict import CIMultiDict
 
+from koord_numa.cluster.credentials import Credentials, NoCredentials
 from koord_numa.core.cpuset import EMPTY, CpuSet
 from koord_numa.core.objects.vocabulary import isolation_words
 from koord_numa.wire import names
 
-# A small client of the API server on aiohttp alone: a full client would double the agent's memory.
-#
-# In a cluster, the token and certificate of the service account are used, and the token file is read periodically. A
-# kubeconfig is for tests by hand: it is parsed by kubernetes-asyncio, which is imported only then.
-
-SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-TOKEN_LIFE: Final = 60.0
-"""Seconds after which the token file is read again. The kubelet renews it long before it expires."""
+# A small client of the API server on aiohttp alone: the scheduler's client imports its settings, which take 13 MB.
 
 TIMEOUT: Final = aiohttp.ClientTimeout(total=15)  # seconds per response
 WATCH_TIMEOUT: Final = 300
@@ -45,76 +38,26 @@ class NodeApiError(Exception):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
-class ApiAccess:
-    """Address and credentials of the API server. ``token_file`` overrides ``token``."""
-
-    server: str
-    token: str = ""
-    token_file: Path | None = None
-    tls: ssl.SSLContext | None = None
-
-
-def in_cluster(environment: Mapping[str, str]) -> ApiAccess:
-    """Return the access of the agent's pod. Raises ``NodeApiError`` outside of a cluster."""
-    host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
-    if not host or not (SERVICE_ACCOUNT / "token").exists():
-        raise NodeApiError(0, "no service account: run inside a cluster, or name a kubeconfig")
-    address = f"[{host}]" if ":" in host else host
-    # Only the certificate authority of the cluster: the system's would accept any public certificate for the address.
-    tls = ssl.create_default_context(cafile=str(SERVICE_ACCOUNT / "ca.crt"))
-    return ApiAccess(f"https://{address}:{port}", token_file=SERVICE_ACCOUNT / "token", tls=tls)
-
-
-async def from_kubeconfig(path: Path) -> ApiAccess:
-    """Return the access of a kubeconfig. Raises ``NodeApiError`` if it is unusable."""
-    from kubernetes_asyncio import client, config  # noqa: PLC0415  (40 MB, for kubeconfigs only)
-
-    found = client.Configuration()
-    # A malformed file raises various errors.
-    try:
-        await config.load_kube_config(config_file=str(path), client_configuration=found)
-    except (config.ConfigException, OSError, KeyError, TypeError, ValueError) as error:
-        raise NodeApiError(0, f"{path}: {error}") from None
-    except RecursionError:
-        raise NodeApiError(0, f"{path} is nested too deeply") from None
-    host = found.host or ""
-    if not host.startswith(("http://", "https://")):
-        raise NodeApiError(0, f"{path}: {host!r} is not a server address")
-    try:
-        tls = _tls(found) if host.startswith("https") else None
-    except OSError as error:  # includes errors of ssl
-        raise NodeApiError(0, f"{path}: its certificates cannot be used: {error}") from None
-    # The name of the key depends on the version of kubernetes-asyncio.
-    token = found.api_key.get("BearerToken") or found.api_key.get("authorization") or ""
-    return ApiAccess(host.rstrip("/"), token=token.removeprefix("Bearer "), tls=tls)
-
-
-def _tls(found: Any) -> ssl.SSLContext:
-    """Return the TLS context of a client configuration. Raises ``OSError``."""
-    tls = ssl.create_default_context(cafile=found.ssl_ca_cert)
-    if found.cert_file:
-        tls.load_cert_chain(found.cert_file, found.key_file)
-    if not found.verify_ssl:
-        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-    return tls
-
-
 class NodeApi:
     """The requests of an agent. Safe for concurrent tasks."""
 
-    def __init__(self, access: ApiAccess) -> None:
-        self._access = access
-        self._token, self._read_at = access.token, -TOKEN_LIFE  # read at the first request
-        connector = aiohttp.TCPConnector(ssl=access.tls) if access.tls else aiohttp.TCPConnector()
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._authorization = ""  # the last header that could be read
+        server = credentials.server.rstrip("/")
         self._session = aiohttp.ClientSession(
-            access.server,
-            connector=connector,
+            server,
+            connector=aiohttp.TCPConnector(ssl=credentials.tls() if server.startswith("https:") else True),
             timeout=TIMEOUT,
-            headers={"User-Agent": "koord-numa-node-agent", "Accept": JSON},
+            headers=CIMultiDict(
+                [("User-Agent", "koord-numa-node-agent"), ("Accept", JSON), *credentials.impersonation]
+            ),
             cookie_jar=aiohttp.DummyCookieJar(),  # no state between requests
             read_bufsize=READ_BUFFER,
         )
+        # Only values that are set: a ``server_hostname`` of ``None`` would be passed on to TLS.
+        options = {"proxy": credentials.proxy, "server_hostname": credentials.server_name}
+        self._options: dict[str, Any] = {key: value for key, value in options.items() if value}
 
     async def __aenter__(self) -> Self:
         return self
@@ -158,7 +101,9 @@ class NodeApi:
         # connection.
         endless = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=WATCH_TIMEOUT + 30)
         try:
-            async with self._session.get(path, params=query, headers=self._headers(), timeout=endless) as answer:
+            async with self._session.get(
+                path, params=query, headers=await self._headers(), timeout=endless, **self._options
+            ) as answer:
                 if answer.status != 200:
                     raise NodeApiError(answer.status, f"watch {path}: {(await answer.text())[:300]}")
                 async for line in answer.content:
@@ -176,9 +121,11 @@ class NodeApi:
         self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: Any = None, kind: str = JSON
     ) -> Any:
         data = None if body is None else orjson.dumps(body)
-        headers = self._headers() | ({} if data is None else {"Content-Type": kind})
+        headers = await self._headers() | ({} if data is None else {"Content-Type": kind})
         try:
-            async with self._session.request(method, path, params=params, data=data, headers=headers) as answer:
+            async with self._session.request(
+                method, path, params=params, data=data, headers=headers, **self._options
+            ) as answer:
                 text = await answer.read()
                 if answer.status >= 300:
                     raise NodeApiError(answer.status, f"{method} {path}: {answer.status}: {_message(text)}")
@@ -187,16 +134,17 @@ class NodeApi:
             # repr, since several errors of aiohttp have no text.
             raise NodeApiError(0, f"{method} {path}: {error!r}") from None
 
-    def _headers(self) -> dict[str, str]:
-        if self._access.token_file is not None and monotonic() - self._read_at > TOKEN_LIFE:
-            # Blocking, but on a tmpfs: microseconds once a minute.
+    async def _headers(self) -> dict[str, str]:
+        authorization = self._credentials.authorization
+        if authorization.is_due:
             try:
-                self._token, self._read_at = self._access.token_file.read_text().strip(), monotonic()
-            except OSError as error:
-                # The kubelet may be replacing the file. The known token remains valid meanwhile.
-                if not self._token:
-                    raise NodeApiError(0, f"{self._access.token_file}: {error.strerror}") from None
-        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+                # In a thread, because a credential plugin may wait for a login.
+                self._authorization = await asyncio.to_thread(authorization.value)
+            except (OSError, NoCredentials) as error:
+                # The kubelet may be replacing the token. The known token remains valid meanwhile.
+                if not self._authorization:
+                    raise NodeApiError(0, f"no credentials at the moment: {error}") from None
+        return {"Authorization": self._authorization} if self._authorization else {}
 
 
 def _message(text: bytes) -> str:

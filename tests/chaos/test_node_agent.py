@@ -44,10 +44,11 @@ import asyncio, logging, sys
 from pathlib import Path
 from koord_numa.node.agent import Agent
 from koord_numa.node.publisher import AgentConfig
-from koord_numa.node.api_client import ApiAccess, NodeApi
+from koord_numa.cluster.credentials import Credentials
+from koord_numa.node.api_client import NodeApi
 async def main(url, **paths):
     paths = {name: Path(path) for name, path in paths.items()}
-    async with NodeApi(ApiAccess(url)) as api:
+    async with NodeApi(Credentials(url)) as api:
         await Agent(AgentConfig(node="n0", apply=True, configz=False, **paths), api).run(asyncio.Event())
 logging.basicConfig(level=logging.INFO)
 asyncio.run(main(sys.argv[1], **dict(one.split("=", 1) for one in sys.argv[2:])))

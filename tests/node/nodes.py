@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from koord_numa.cluster.credentials import Credentials
 from koord_numa.core.value_objects import replace
 from koord_numa.node.agent import Agent
-from koord_numa.node.api_client import ApiAccess, NodeApi
+from koord_numa.node.api_client import NodeApi
 from koord_numa.node.publisher import AgentConfig
 from koord_numa.sandbox.apiserver import ApiServer
 from koord_numa.sandbox.machines.description import NodeDescription
@@ -92,6 +93,6 @@ async def world(
     async with ApiServer(crds=crds) as server:
         fleet = Fleet(server.store, [replace(description, agent=not exported)])
         fleet.start()
-        async with NodeServices(folder, fleet.nodes[NODE]) as services, NodeApi(ApiAccess(server.url)) as api:
+        async with NodeServices(folder, fleet.nodes[NODE]) as services, NodeApi(Credentials(server.url)) as api:
             yield World(server, fleet, services, api, folder)
         fleet.stop()

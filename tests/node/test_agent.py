@@ -7,10 +7,11 @@ import orjson
 import pytest
 from aiohttp import ClientSession
 
+from koord_numa.cluster.credentials import Credentials
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.node.agent import Agent, metrics_protection
-from koord_numa.node.api_client import ApiAccess, NodeApi
+from koord_numa.node.api_client import NodeApi
 from koord_numa.node.metrics import AgentMetrics
 from koord_numa.node.observer import GRACE
 from koord_numa.node.publisher import AgentConfig
@@ -41,7 +42,7 @@ async def test_a_scheduler_owned_node(tmp_path: Path) -> None:
 
 async def test_metrics_over_tls_need_a_right() -> None:
     eve = {"Authorization": "Bearer sandbox:eve"}
-    async with ApiServer() as server, NodeApi(ApiAccess(server.url)) as api:
+    async with ApiServer() as server, NodeApi(Credentials(server.url)) as api:
         protection = metrics_protection(AgentConfig(NODE), api)
         port = AgentMetrics().serve(0, lambda: "it starts", protection)
 

@@ -3,7 +3,6 @@
 request.
 """
 
-import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -140,6 +139,7 @@ def _printed(options: dict[str, Any]) -> str:
 def _run(options: dict[str, Any]) -> None:
     import asyncio
 
+    from koord_numa.cluster.credentials import NoCredentials
     from koord_numa.node.agent import ApplyRefused
     from koord_numa.node.api_client import NodeApiError
     from koord_numa.node.publisher import AgentConfig, Publish
@@ -172,7 +172,7 @@ def _run(options: dict[str, Any]) -> None:
     )
     try:
         asyncio.run(_main(config, options["kubeconfig"], release=options["release"]))
-    except (NodeApiError, ApplyRefused) as error:
+    except (NodeApiError, ApplyRefused, NoCredentials) as error:
         raise click.ClickException(str(error)) from None
 
 
@@ -180,11 +180,12 @@ async def _main(config: "AgentConfig", kubeconfig: Path | None, *, release: bool
     import asyncio
     import signal
 
+    from koord_numa.cluster.credentials import load_credentials, service_account
     from koord_numa.node.agent import Agent
-    from koord_numa.node.api_client import NodeApi, from_kubeconfig, in_cluster
+    from koord_numa.node.api_client import NodeApi
 
-    access = await from_kubeconfig(kubeconfig) if kubeconfig else in_cluster(os.environ)
-    async with NodeApi(access) as api:
+    # Never the user's own kubeconfig: an agent writes objects.
+    async with NodeApi(load_credentials(kubeconfig) if kubeconfig else service_account()) as api:
         agent = Agent(config, api)
         if release:
             click.echo(f"returned all CPUs to {await agent.release_only()} containers")

@@ -10,9 +10,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from koord_numa.cluster.credentials import Credentials
 from koord_numa.core.value_objects import MutableObject, ValueObject, value_field
 from koord_numa.node.agent import Agent
-from koord_numa.node.api_client import ApiAccess, NodeApi
+from koord_numa.node.api_client import NodeApi
 from koord_numa.node.publisher import AgentConfig
 from koord_numa.sandbox import definitions
 from koord_numa.sandbox.apiserver import ApiServer
@@ -72,7 +73,7 @@ async def node_agents(
     """
     running = NodeAgents()
     async with AsyncExitStack() as stack:
-        api = await stack.enter_async_context(NodeApi(ApiAccess(server.url)))
+        api = await stack.enter_async_context(NodeApi(Credentials(server.url)))
         for name, node in fleet.nodes.items():
             if not node.description.agent:
                 continue

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from koord_numa.node.api_client import PAGE, READ_BUFFER, ApiAccess, NodeApi, NodeApiError
+from koord_numa.cluster.credentials import Credentials, token_file
+from koord_numa.node.api_client import PAGE, READ_BUFFER, NodeApi, NodeApiError
 from koord_numa.node.pods import NodePods
 from koord_numa.sandbox.apiserver import ApiServer
 from tests.sandbox.machines.pods import bind, create
@@ -34,7 +35,7 @@ async def watched(size: int) -> list[str]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     try:
-        async with NodeApi(ApiAccess(f"http://127.0.0.1:{runner.addresses[0][1]}")) as api:
+        async with NodeApi(Credentials(f"http://127.0.0.1:{runner.addresses[0][1]}")) as api:
             return [kind async for kind, _ in api.watch(PODS, {})]
     finally:
         await runner.cleanup()
@@ -42,7 +43,7 @@ async def watched(size: int) -> list[str]:
 
 async def test_pods_are_listed_in_pages() -> None:
     """A list of all pods at once would need memory that the process keeps."""
-    async with ApiServer() as server, NodeApi(ApiAccess(server.url)) as api:
+    async with ApiServer() as server, NodeApi(Credentials(server.url)) as api:
         names = {f"p{number}" for number in range(2 * PAGE + 1)}
         for name in sorted(names):
             bind(server.store, create(server.store, name), "n0")
@@ -82,7 +83,7 @@ def test_a_token_that_cannot_be_read_for_a_moment_stays_in_use(tmp_path: Path, m
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         try:
-            async with NodeApi(ApiAccess(f"http://127.0.0.1:{runner.addresses[0][1]}", token_file=token)) as api:
+            async with NodeApi(Credentials(f"http://127.0.0.1:{runner.addresses[0][1]}", token_file(token))) as api:
                 with pytest.raises(NodeApiError, match="No such file"):
                     await api.get(PODS)
                 token.write_text("first")
@@ -95,6 +96,6 @@ def test_a_token_that_cannot_be_read_for_a_moment_stays_in_use(tmp_path: Path, m
             await runner.cleanup()
 
     token = tmp_path / "token"
-    monkeypatch.setattr("koord_numa.node.api_client.TOKEN_LIFE", -1.0)
+    monkeypatch.setattr("koord_numa.cluster.credentials.TOKEN_SECONDS", -1.0)
     asyncio.run(ask())
     assert seen == ["Bearer first", "Bearer first", "Bearer second"]
