@@ -9,7 +9,9 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import CollectorRegistry
 
 from koord_numa.cluster.resources import Call
 from koord_numa.core.cpuset import EMPTY, CpuSet
@@ -27,7 +29,7 @@ from koord_numa.node.kubelet_reader import (
     ResourcesSource,
 )
 from koord_numa.node.kubelet_state import with_evidence
-from koord_numa.node.metrics import AgentMetrics, Protection
+from koord_numa.node.metrics import AgentMetrics
 from koord_numa.node.nri_plugin import NriPlugin, PinningPlan
 from koord_numa.node.observer import (
     CgroupError,
@@ -44,6 +46,9 @@ from koord_numa.node.pods import DecidedPod, NodePods
 from koord_numa.node.published_objects import DeviceSource, NodeCpuOwner, NodeFacts, cpu_owner
 from koord_numa.node.publisher import AgentConfig, DevicePublisher, Publisher
 from koord_numa.node.sysfs import Host
+
+if TYPE_CHECKING:
+    from koord_numa.cluster.serving import HttpServer
 
 logger = logging.getLogger(__name__)
 
@@ -64,10 +69,6 @@ NODE_INTERVAL: Final = 30.0
 
 class ApplyRefused(Exception):
     """The agent must not apply cpusets on this node. The text has the reason."""
-
-
-REVIEW_SECONDS: Final = 10.0
-"""Seconds for the reviews of one request for metrics."""
 
 
 class Agent:
@@ -173,8 +174,9 @@ class Agent:
         """Keep the sockets open while the context lasts."""
         async with AsyncExitStack() as stack:
             if self._config.metrics_port:
-                protection = metrics_protection(self._config, self._api) if self._config.metrics_tls else None
-                self.metrics.serve(self._config.metrics_port, lambda: self._not_ready, protection)
+                server = metrics_server(self._config, self._api, self.metrics, lambda: self._not_ready)
+                await server.start()
+                stack.push_async_callback(server.stop)
             if self._config.podresources is not None:
                 client = await stack.enter_async_context(PodResourcesClient(self._config.podresources))
                 self.resources = ResourcesSource(client, self._clock)
@@ -530,14 +532,22 @@ class Agent:
         return found is None or bool((found.get("metadata") or {}).get("deletionTimestamp"))
 
 
-def metrics_protection(config: AgentConfig, api: NodeApi) -> Protection:
+def metrics_server(
+    config: AgentConfig, api: NodeApi, metrics: AgentMetrics, not_ready: Callable[[], str]
+) -> "HttpServer":
     """
-    Return TLS and delegated authorization of the metrics port. Call it in the event loop of ``api``.
+    Return the server of the metrics port, with TLS and delegated authorization if they are configured.
 
-    Raises ``OSError`` for unusable certificates.
+    ``not_ready`` returns the reason for which the agent is not ready, or "". Raises ``OSError`` for unusable certificates.
     """
-    # Imported here, because most agents serve plain HTTP and live in little memory.
-    from koord_numa.cluster.serving import DelegatedAuth, Refusal, server_context  # noqa: PLC0415  (see above)
+    # Imported here, because an agent without the port lives in less memory.
+    from koord_numa.cluster.serving import (  # noqa: PLC0415  (see above)
+        DelegatedAuth,
+        HttpServer,
+        Protection,
+        StatusProviders,
+        server_context,
+    )
     from koord_numa.ports import Unavailable  # noqa: PLC0415  (see above)
 
     async def review(call: Call, document: Mapping[str, Any]) -> Any:
@@ -546,14 +556,14 @@ def metrics_protection(config: AgentConfig, api: NodeApi) -> Protection:
         except NodeApiError as error:
             raise Unavailable(str(error)) from error
 
-    auth, loop = DelegatedAuth(review), asyncio.get_running_loop()
-
-    def refusal(authorization: str, method: str, path: str) -> Refusal | None:
-        work = asyncio.run_coroutine_threadsafe(auth.refusal(authorization, method, path), loop)
-        try:
-            return work.result(REVIEW_SECONDS)
-        except TimeoutError:
-            work.cancel()
-            return Refusal(503, "access cannot be decided: the API server does not answer")
-
-    return Protection(server_context(config.tls_cert_file, config.tls_private_key_file), refusal)
+    protection = None
+    if config.metrics_tls:
+        tls = server_context(config.tls_cert_file, config.tls_private_key_file)
+        protection = Protection(tls, DelegatedAuth(review).middleware())
+    providers = StatusProviders(
+        unhealthy=tuple,
+        not_ready=lambda: filter(None, [not_ready()]),
+        metrics=metrics.registry,
+        nodes=CollectorRegistry(),
+    )
+    return HttpServer(providers, config.metrics_port, protection=protection, setting="--metrics-port")

@@ -1,48 +1,8 @@
-"""Metrics and readiness of the agent, if a port is given: in plain HTTP, or over TLS with authorization by the API server."""
+"""Metrics of the agent."""
 
-import os
-import ssl
-import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from http import HTTPStatus
-from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
-
-if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIEnvironment
-
-    from koord_numa.cluster.serving import Refusal
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _PREFIX = "koord_numa_node_agent_"
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    """One thread per request, so that a slow client delays no probe."""
-
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Print nothing: port scanners and probes end connections before or in the handshake."""
-
-
-class _SilentHandler(WSGIRequestHandler):
-    timeout = 10.0
-    """Seconds without progress, after which a connection is closed."""
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (its name in the base class)
-        """Log nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Protection:
-    """TLS, and the reason to reject a request by its Authorization header, method and path."""
-
-    tls: ssl.SSLContext
-    refusal: Callable[[str, str, str], "Refusal | None"]
 
 
 class AgentMetrics:
@@ -88,41 +48,6 @@ class AgentMetrics:
             buckets=(0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60),
             registry=self.registry,
         )
-
-    def serve(self, port: int, not_ready: Callable[[], str], protection: Protection | None = None) -> int:
-        """
-        Serve ``/metrics``, ``/healthz`` and ``/readyz`` on every address of the pod, in separate threads. Return the port.
-
-        ``not_ready`` returns the reason for which the agent is not ready, or "". With ``protection``, the port speaks TLS.
-        """
-        metrics = make_wsgi_app(self.registry)
-
-        def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-            path, headers = environ["PATH_INFO"], [("Content-Type", "text/plain; charset=utf-8")]
-            if protection is not None:
-                asked = environ.get("HTTP_AUTHORIZATION", ""), environ["REQUEST_METHOD"], path
-                if (refused := protection.refusal(*asked)) is not None:
-                    status = HTTPStatus(refused.status)
-                    challenge = [("WWW-Authenticate", "Bearer")] if status is HTTPStatus.UNAUTHORIZED else []
-                    start_response(f"{status.value} {status.phrase}", [*headers, *challenge])
-                    return [f"{refused.text}\n".encode()]
-            if path not in ("/healthz", "/readyz"):
-                found: Iterable[bytes] = metrics(environ, start_response)
-                return found
-            why = not_ready() if path == "/readyz" else ""
-            start_response("503 Service Unavailable" if why else "200 OK", headers)
-            return [(why or "ok").encode()]
-
-        try:
-            server = make_server("", port, answer, _Server, _SilentHandler)
-        except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise OSError(f"cannot listen on port {port}: {reason}; --metrics-port sets the port") from error
-        if protection is not None:
-            # The handshake is part of the first read, in the thread of the request.
-            server.socket = protection.tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-        threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-        return server.server_port
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(_PREFIX + name, text, registry=self.registry)

@@ -10,7 +10,7 @@ from aiohttp import ClientSession
 from koord_numa.cluster.credentials import Credentials
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.objects.vocabulary import CpuOwner
-from koord_numa.node.agent import Agent, metrics_protection
+from koord_numa.node.agent import Agent, metrics_server
 from koord_numa.node.api_client import NodeApi
 from koord_numa.node.metrics import AgentMetrics
 from koord_numa.node.observer import GRACE
@@ -43,11 +43,11 @@ async def test_a_scheduler_owned_node(tmp_path: Path) -> None:
 async def test_metrics_over_tls_need_a_right() -> None:
     eve = {"Authorization": "Bearer sandbox:eve"}
     async with ApiServer() as server, NodeApi(Credentials(server.url)) as api:
-        protection = metrics_protection(AgentConfig(NODE), api)
-        port = AgentMetrics().serve(0, lambda: "it starts", protection)
+        serving = metrics_server(AgentConfig(NODE, metrics_tls=True), api, AgentMetrics(), lambda: "it starts")
+        await serving.start()
 
         async def get(path: str, headers: dict[str, str]) -> tuple[int, str]:
-            url = f"https://127.0.0.1:{port}{path}"
+            url = f"https://127.0.0.1:{serving.port}{path}"
             async with ClientSession() as session, session.get(url, headers=headers, ssl=False) as answer:
                 return answer.status, (await answer.text()).partition("\n")[0]
 
@@ -62,23 +62,26 @@ async def test_metrics_over_tls_need_a_right() -> None:
         server.faults.add(Fault(verb="get", resource="/metrics", status=403))
         assert await get("/metrics", {"Authorization": "Bearer sandbox:ann"}) == (403, "ann may not get /metrics")
         # A client that sends nothing does not delay others, and plain HTTP is no error of the agent.
-        _, silent = await asyncio.open_connection("127.0.0.1", port)
+        _, silent = await asyncio.open_connection("127.0.0.1", serving.port)
         assert (await get("/healthz", {}))[0] == 200
         silent.close()
+        await serving.stop()
 
 
 async def test_it_is_ready_once_the_topology_is_published(tmp_path: Path) -> None:
     async with world(tmp_path, PLAIN) as around, around.agent() as agent:
-        port = agent.metrics.serve(0, lambda: agent._not_ready)
+        serving = metrics_server(AgentConfig(NODE), around.api, agent.metrics, lambda: agent._not_ready)
+        await serving.start()
 
         async def get(path: str) -> tuple[int, str]:
-            async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+            async with ClientSession() as session, session.get(f"http://127.0.0.1:{serving.port}{path}") as answer:
                 return answer.status, await answer.text()
 
-        assert await get("/readyz") == (503, "the pods of this node are not listed")
+        assert await get("/readyz") == (503, "the pods of this node are not listed\n")
         await agent.round()
-        assert await get("/readyz") == (200, "ok")
+        assert await get("/readyz") == (200, "ok\n")
         assert "koord_numa_node_agent_topology_writes_total 1.0" in (await get("/metrics"))[1]
+        await serving.stop()
 
 
 async def test_a_pod_that_runs_elsewhere_is_told_once(tmp_path: Path) -> None:
