@@ -48,7 +48,7 @@ LONG = (
 )
 """Modules with a test of more than six seconds. The workers of a parallel run begin with them and end with short tests."""
 
-FEW = 60
+FEW = 30
 """Examples of laws in ``make test``."""
 
 IN_MEMORY = Path("/dev/shm")
