@@ -604,10 +604,12 @@ def _memory(facts: Published, node: KubeletNode) -> tuple[MemoryTable, bool]:
     table = MemoryTable(node.memory, free, held, alone, blocks, mask_of_ids(tuple(held)))
     if groups is _ALONE:
         return table, True
+    shows_all = counts_in_full(facts.frame.topology)
     for numa, is_used in blocks.items():
         own = 1 << numa
-        # A NUMA node in use without an explanation may be in any group. An unused NUMA node is in none.
-        group = groups[numa] if groups is not None else UNCLEAR if is_used else own
+        # Without an explanation, a NUMA node may be in any group. An unused NUMA node is in none if the exporter counts
+        # a block on each of its NUMA nodes.
+        group = groups[numa] if groups is not None else UNCLEAR if is_used or not shows_all else own
         table.groups[numa] = group = own | _TIED_UP if group == UNCLEAR else group
         blocks[numa] = int(is_used or group.bit_count() > 1)
     return table, groups is not None

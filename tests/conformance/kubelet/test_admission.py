@@ -98,14 +98,14 @@ def test_kubelet_admission_with_the_full_configuration_known(file: Path, record_
 
 @each_file("kubelet-admission")
 def test_kubelet_admission_with_published_amounts_only(file: Path, record_property: Any) -> None:
-    """At most one pod in a thousand is placed where the kubelet refuses it; the price is measured and named."""
+    """Never a pod that the kubelet refuses; how many wait for that is measured and named."""
     score = Score()
     for case in cases(file):
         judge(load_once(case), with_published_amounts, score)
     first, second = str(score).splitlines()[:2]
     record_property("conformance", f"{file.name}, amounts published: {first}; {second}")
     assert score.admits
-    assert score.wrong_yes.total() <= 0.001 * score.steps, str(score)
+    assert not score.wrong_yes, str(score)
     assert score.wrong_no.total() <= 0.3 * score.admits, str(score)
     assert score.wrong_no_classes["estimates"] <= 0.03 * score.admits, str(score)
     assert score.wrong_charges.total() <= 0.005 * score.admits, score.wrong_charges
@@ -120,7 +120,7 @@ def test_kubelet_admission_with_cpu_options_published(file: Path, record_propert
     first, second = str(score).splitlines()[:2]
     record_property("conformance", f"{file.name}, CPU options published: {first}; {second}")
     assert score.admits
-    assert score.wrong_yes.total() <= 0.001 * score.steps, str(score)
+    assert not score.wrong_yes, str(score)
     assert score.wrong_no.total() <= 0.2 * score.admits, str(score)
 
 
