@@ -58,6 +58,7 @@ from koord_numa.core.kubelet.view import (
     asks_kubelet,
     lost_to_sockets,
     rejection_of,
+    takes_from_unknown_socket,
 )
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Reason, Rejection
@@ -444,7 +445,7 @@ def _in_one_state(request: PodRequest, view: KubeletView, doubts: "_Doubts | Non
         return rejection_of(request, verdict, view, state)
     places = _places(verdict.grant, state.node)
     masks = [reduce(or_, places, 0)]
-    if _may_meet_groups(demand, view):
+    if _may_be_anywhere(demand, view):
         masks.append(state.node.machine.numa_mask)
     return _admission(demand, verdict, view, _Places(masks, places, state), doubts)
 
@@ -475,7 +476,7 @@ def _in_all_states(
     if first is None:
         raise AssertionError("a view has at least one state")
     verdict, before, places = first
-    masks.append(before.node.machine.numa_mask if _may_meet_groups(demand, view) else question.elsewhere or masks[0])
+    masks.append(before.node.machine.numa_mask if _may_be_anywhere(demand, view) else question.elsewhere or masks[0])
     unsure = refuse_confined_below(demand, verdict.grant, view)
     return unsure or _admission(demand, verdict, view, _Places(masks, places, before), doubts)
 
@@ -539,6 +540,11 @@ def split_cores(demand: PodDemand, view: KubeletView) -> Rejection | None:
 def _may_meet_groups(demand: PodDemand, view: KubeletView) -> bool:
     """Return whether the pod gets memory on a node where the known pods do not explain which NUMA nodes have memory in use."""
     return bool(demand.pod.memory) and view.state.managers.memory is not None and not view.groups_known
+
+
+def _may_be_anywhere(demand: PodDemand, view: KubeletView) -> bool:
+    """Return whether the pod may hold memory or CPUs on other NUMA nodes than those of the dry runs."""
+    return _may_meet_groups(demand, view) or (bool(demand.counts) and takes_from_unknown_socket(view))
 
 
 def _unclear_places(request: PodRequest, demand: PodDemand, view: KubeletView) -> Rejection | None:

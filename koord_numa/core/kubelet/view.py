@@ -717,6 +717,17 @@ def _unkept(message: str, detail: str) -> Rejection:
     return Rejection(Reason.BIND_POLICY, message, detail, resolvable=False)
 
 
+def takes_from_unknown_socket(view: KubeletView) -> bool:
+    """
+    Return whether exclusive CPUs may come from any NUMA node of a socket, and sockets are not published.
+
+    Source: getAlignedCPUs in cpumanager/policy_static.go.
+    """
+    node = view.state.node
+    is_inferred = not (node.ids_are_real or view.followed)
+    return is_inferred and node.pins_cpus and bool(node.config.cpu_options.get(ALIGN_BY_SOCKET))
+
+
 def lost_to_sockets(demand: PodDemand, view: KubeletView) -> str:
     """
     Return why a container may take CPUs that the next container needs on its NUMA node, or an empty string.
@@ -725,11 +736,10 @@ def lost_to_sockets(demand: PodDemand, view: KubeletView) -> str:
     admits what it cannot align, and ``single-numa-node`` excludes the option. Pod scope looks for the CPUs of all
     containers together.
     """
-    node = view.state.node
-    config = node.config
-    if node.ids_are_real or view.followed or not node.pins_cpus or not config.cpu_options.get(ALIGN_BY_SOCKET):
-        return ""
+    config = view.state.node.config
     if config.topology_policy is not KubeletPolicy.RESTRICTED or config.topology_scope is not KubeletScope.CONTAINER:
+        return ""
+    if not takes_from_unknown_socket(view):
         return ""
     taking = [container.name for container, part in demand.containers if part.cpus]
     if len(taking) < _TOGETHER:
