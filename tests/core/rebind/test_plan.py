@@ -112,7 +112,7 @@ BLOCKS = 40
 SEEDS = 500
 
 
-@each_row("block", range(BLOCKS), every=10)
+@each_row("block", range(BLOCKS), every=20)
 def test_five_hundred_fragmented_nodes(block: int) -> None:
     """
     No pod is worse off at any step, the largest block shrinks only for fewer crossings, and these become as few as in sorted order.
@@ -135,7 +135,7 @@ def test_five_hundred_fragmented_nodes(block: int) -> None:
         assert figures.crossings <= (max(reached, least_crossings(node)) + 1 if broken else reached), f"seed {seed}"
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("block", range(16))
 def test_more_crossings_than_sorted_order_only_with_stuck_pods(block: int) -> None:
     """On nodes that the planner was not tuned on: what sorted order reaches without breaking a rule, or it is said who is stuck."""
@@ -159,7 +159,7 @@ def test_no_plan_that_spares_every_pod_can_match_sorted_order() -> None:
     assert least > reached
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("block", range(10))
 def test_nodes_with_little_room_and_policies(block: int) -> None:
     for seed in range(block * 10, block * 10 + 10):
@@ -170,7 +170,7 @@ def test_nodes_with_little_room_and_policies(block: int) -> None:
         assert bool(plan.moves) == (node.figures(end)[:-1] < node.figures_now[:-1])
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("block", range(10))
 def test_nodes_with_pods_beside_one_that_stays_and_is_exclusive(block: int) -> None:
     for seed in range(block * 10, block * 10 + 10):
@@ -189,4 +189,4 @@ def test_two_pods_beside_an_exclusive_one_are_planned() -> None:
 
 
 def test_the_same_node_gets_the_same_plan() -> None:
-    assert all(plan_rebind(fragmented(seed)) == plan_rebind(fragmented(seed)) for seed in range(20))
+    assert all(plan_rebind(fragmented(seed)) == plan_rebind(fragmented(seed)) for seed in range(5))
