@@ -15,7 +15,7 @@ from koord_numa.wire.resource_slices import parse_resource_slice
 from tests.core.claims.worlds import Json, claim_object, device, device_class, request
 from tests.engine.world import World, make_node, make_pod, make_world
 
-NODES = 6
+NODES = 3
 GAVE_UP = f"gave up after {MAX_STEPS} steps of trying combinations of devices"
 
 

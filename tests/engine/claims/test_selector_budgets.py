@@ -16,7 +16,7 @@ from koord_numa.wire.resource_slices import parse_resource_slice
 from tests.core.claims.worlds import Json, cel, claim_object, device, device_class, request
 from tests.engine.world import World, make_node, make_pod, make_world
 
-NODES = 3
+NODES = 2
 DEVICES = 40
 DIGITS = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
 
