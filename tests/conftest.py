@@ -33,7 +33,6 @@ LONG = (
     "chaos/test_devices_by_id.py",
     "chaos/test_hostile_objects.py",
     "chaos/test_image.py",
-    "cluster/test_connections.py",
     "conformance/dra/test_cel.py",
     "conformance/koordinator/test_rm.py",
     "conformance/kube_scheduler/test_decisions.py",
