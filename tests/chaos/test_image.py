@@ -40,7 +40,7 @@ def dependencies(name: str, found: set[str]) -> set[str]:
 
 
 def install(packages: Path) -> None:
-    """Copy this package and the installed files of its dependencies."""
+    """Copy this package and link the installed files of its dependencies. Libraries are copied, because their symbols are removed."""
     for name in dependencies("koord-numa", set()) - {"koord-numa"}:
         distribution = importlib.metadata.distribution(name)
         for file in distribution.files or ():
@@ -48,7 +48,10 @@ def install(packages: Path) -> None:
             if ".." not in file.parts and source.is_file():
                 target = packages / file
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(source, target)  # with its time, so that its byte code stays valid
+                if ".so" in source.name:
+                    shutil.copyfile(source, target)
+                else:
+                    target.symlink_to(source)
     shutil.copytree(SOURCE, packages / "koord_numa")
 
 
