@@ -73,7 +73,7 @@ async def test_health_answers_beside_600_idle_tls_connections() -> None:
             writer.transport.abort()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("request_text", "patience"),
     [
         pytest.param(b"", "header_seconds", id="nothing"),

@@ -5,6 +5,7 @@ import pytest
 from koord_numa.core.explain import describe
 from koord_numa.core.objects.verdicts import Rejection
 from tests.proposals.cluster import Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
+from tests.tables import each_row
 
 NIC = "vendor/nic"
 
@@ -42,8 +43,8 @@ async def test_numbers_of_the_node_are_readable() -> None:
     assert "n: needs 7.4Gi memory, 7Gi of 7Gi free" in there.explain("memory")
 
 
-@pytest.mark.parametrize("scope", ["container", "pod"])
-@pytest.mark.parametrize(
+@each_row("scope", ["container", "pod"])
+@each_row(
     ("zones", "wanted", "said"),
     [
         pytest.param(

@@ -25,6 +25,7 @@ from koord_numa.wire.pods import parse_pod
 from tests.engine.binding.test_pre_bind import Step
 from tests.engine.gangs.groups import kubelet_topology, make_kind
 from tests.engine.world import World, bound, make_node, make_pod, make_world
+from tests.tables import each_row
 
 KEY = GangKey(Dialect.KUBERNETES, "default", "g")
 
@@ -220,7 +221,7 @@ async def test_the_gangs_of_a_gang_group_go_together() -> None:
     assert placed(world) == ["a0", "a1", "b0"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pods", "why"),
     [
         ([member("m0"), member("m1", scheduler="other")], ".spec.schedulerName set, got: koord-numa and other"),
@@ -418,7 +419,7 @@ async def test_the_rest_of_a_group_goes_before_other_pods() -> None:
     assert placed(world) == ["m1"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "waited", "running", "gone"),
     [
         ("", 400, 2, []),
