@@ -88,23 +88,24 @@ def is_batch(resource: str) -> bool:
 
 
 _SUFFIXES: Final = {
-    "": Fraction(1),
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 10**3),
-    "k": Fraction(10**3),
-    "M": Fraction(10**6),
-    "G": Fraction(10**9),
-    "T": Fraction(10**12),
-    "P": Fraction(10**15),
-    "E": Fraction(10**18),
-    "Ki": Fraction(2**10),
-    "Mi": Fraction(2**20),
-    "Gi": Fraction(2**30),
-    "Ti": Fraction(2**40),
-    "Pi": Fraction(2**50),
-    "Ei": Fraction(2**60),
+    "": (1, 1),
+    "n": (1, 10**9),
+    "u": (1, 10**6),
+    "m": (1, 10**3),
+    "k": (10**3, 1),
+    "M": (10**6, 1),
+    "G": (10**9, 1),
+    "T": (10**12, 1),
+    "P": (10**15, 1),
+    "E": (10**18, 1),
+    "Ki": (2**10, 1),
+    "Mi": (2**20, 1),
+    "Gi": (2**30, 1),
+    "Ti": (2**40, 1),
+    "Pi": (2**50, 1),
+    "Ei": (2**60, 1),
 }
+"""Numerator and denominator."""
 _QUANTITY: Final = re.compile(
     r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30}))([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,2})?", re.ASCII
 )
@@ -121,7 +122,9 @@ def parse_quantity(text: str | int | float) -> Fraction:
     number, suffix = match.group(1), match.group(2) or ""
     if suffix[:1] in ("e", "E") and len(suffix) > 1 and suffix != "Ei":
         return Fraction(number) * Fraction(10) ** int(suffix[1:])
-    return Fraction(number) * _SUFFIXES[suffix]
+    whole, _, decimals = number.partition(".")
+    up, down = _SUFFIXES[suffix]
+    return Fraction(int(whole + decimals) * up, down * 10 ** len(decimals))
 
 
 def amount(resource: str, text: str | int | float) -> int:
