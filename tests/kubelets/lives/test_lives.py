@@ -57,6 +57,7 @@ BROKE: Final = (
     ("no-fingerprint-restarts", 66850),  # with more room a container took the CPUs beside the only free device
     ("any", 600369),  # a pod of three NUMA nodes is admitted under single-numa-node only while their memory is in use
     ("restricted-restarts", 600458),  # the topology before a restart showed the earlier pod of a name
+    ("restricted-restarts", 710710),  # the same, after the states were begun
     ("distributed-by-socket", 703441),  # after a restart: CPUs of unpublished pods on another NUMA node of the socket
 )
 """Lives that broke a yes once, by kind and seed."""
