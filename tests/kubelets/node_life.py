@@ -17,6 +17,7 @@ from koord_numa.core.scheduling.filters import evaluate
 from koord_numa.core.scheduling.request import Profile, scheduling_request
 from koord_numa.core.state.inventory import NodeSnapshot
 from koord_numa.engine.cache.cache import Cache
+from koord_numa.engine.cache.topology_lag import RECENT
 from koord_numa.ports import DELETED
 from koord_numa.sandbox.machines import NodeDescription
 from koord_numa.sandbox.machines.agents import KubeletAgent, RefusedPod
@@ -58,7 +59,10 @@ class NodeLife:
 
     def __post_init__(self) -> None:
         self.agent = self.new_agent()
+        # The first scheduler has run for so long that it has seen every pod of the node.
+        begins, self.now = self.now, self.now - RECENT
         self.cache = self._new_cache()
+        self.now = begins
         self.tell_node()
         self.running: list[str] = []
         self.arriving: deque[tuple[str, Placement]] = deque()

@@ -18,7 +18,7 @@ from koord_numa.core.cpus.kubelet_assignment import assign
 from koord_numa.core.cpus.kubelet_options import StaticOptions
 from koord_numa.core.cpuset import CpuSet, lowest, members
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
-from koord_numa.core.kubelet.bounds import STRICT
+from koord_numa.core.kubelet.bounds import STRICT, splits_unknown
 from koord_numa.core.kubelet.cpu_manager import CpuReuse, CpuStock
 from koord_numa.core.kubelet.demand import PodDemand, pod_demand
 from koord_numa.core.kubelet.hypothesis import (
@@ -154,7 +154,8 @@ class Dealt:
         place = len(self.taken)
         chosen = self.shares[place] if place < len(self.shares) else usual
         self.taken.append(chosen)
-        self.others.append([each for each in _possible(node, pool, room, usual) if each != chosen])
+        possible = islice(_possible(node, pool, room, usual), MOST_SHARES + 2)
+        self.others.append([each for each in possible if each != chosen])
         return bits if chosen == usual else fixed | _pick(stock, pool, bits, chosen)
 
 
@@ -168,10 +169,24 @@ def _pick(stock: CpuStock, pool: int, usual: int, chosen: Counts) -> int:
 
 
 def _possible(node: KubeletNode, pool: int, room: Counts, usual: Counts) -> Iterator[Counts]:
+    if splits_unknown(node):
+        yield from _every(room, sum(usual))
+        return
     if node.distributes_across_numa or not node.is_published:
         yield from _even(node, pool, sum(usual))
     if not (node.distributes_across_numa or node.takes_whole_cores):
         yield from _with_cores_in_use(usual, room)
+
+
+def _every(room: Sequence[int], needed: int) -> Iterator[Counts]:
+    """Yield all shares of the NUMA nodes, of which each has so much room."""
+    if not room:
+        if not needed:
+            yield ()
+        return
+    first, *rest = room
+    for count in range(max(0, needed - sum(rest)), min(first, needed) + 1):
+        yield from ((count, *others) for others in _every(rest, needed - count))
 
 
 def _even(node: KubeletNode, pool: int, needed: int) -> Iterator[Counts]:
@@ -389,7 +404,7 @@ def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tup
             yield key, after if len(admitted) == len(answers) else _with_more_left(after, uid)
     if len(admitted) < len(answers):
         yield None, before
-    open_ = (node.distributes_across_numa or not node.is_published) and not before.options
+    open_ = (node.distributes_across_numa or not node.is_published or splits_unknown(node)) and not before.options
     for order in ways if open_ else ():
         yield from _in_other_shares(before, uid, request, order)
 

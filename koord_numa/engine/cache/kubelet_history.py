@@ -540,7 +540,11 @@ class KubeletHistory:
         return None if self.frame is None or problem_of(self.frame.topology) else self._read(self.frame)
 
     def _read(self, frame: NodeConfig) -> Reading:
-        return self._reading.of(frame, self.pods, self.shown, self.oldest, self.reused_since)
+        reading = self._reading.of(frame, self.pods, self.shown, self.oldest)
+        # It may show pods of the same names instead, which had left before the scheduler started.
+        if any(self.pods[uid].may_reuse_name(self.reused_since) for uid in reading.shown or ()):
+            return Reading(reading.counted, None, tells=True)
+        return reading
 
     def sync(self, pods: Iterable[Pod]) -> None:
         """Add the listed pods that are not known, in the order of the list: the order of their binds is unknown."""

@@ -162,13 +162,11 @@ def read(
     pods: Mapping[str, KnownPod],
     last: Collection[str],
     oldest: float = -inf,
-    reused_since: float = inf,
 ) -> Reading:
     """
     Return which of these pods, by UID, a topology shows that was created at ``oldest`` or later.
 
-    ``last`` are the pods that the last explained topology showed. Pods created at ``reused_since`` (epoch) or later may have the name of a
-    pod that left before the scheduler started, which the topology may show instead.
+    ``last`` are the pods that the last explained topology showed.
     """
     told = tells(topology)
     # Method ``all`` also covers pods that hold no resources of NUMA nodes.
@@ -182,7 +180,7 @@ def read(
     for uids in islice(sets(pods.values(), counted, last), MOST_SETS):
         if fingerprint_of(map(hashes.__getitem__, uids)) == topology.fingerprint:
             ways = ways_to_show([pods[uid] for uid in uids], pods.values(), oldest)
-            if not ways or any(pods[uid].may_reuse_name(reused_since) for uid in uids):
+            if not ways:
                 break
             return Reading(counted, ways[0], tells=True, namesakes=ways[0] - ways[0].intersection(*ways[1:]), ways=ways)
     return Reading(counted, None, tells=True)
@@ -200,22 +198,16 @@ class LastReading(MutableObject):
     _reading: Reading | None = None
 
     def of(
-        self,
-        frame: NodeConfig,
-        pods: Mapping[str, KnownPod],
-        last: frozenset[str],
-        oldest: float = -inf,
-        reused_since: float = inf,
+        self, frame: NodeConfig, pods: Mapping[str, KnownPod], last: frozenset[str], oldest: float = -inf
     ) -> Reading:
         """Return the result of ``read`` for the topology in ``frame``."""
         topology, known = frame.topology, self._reading
         # Processing a reading changes ``pods`` and ``last``, but not which pods this topology shows.
         if known is not None and self._topology is topology:
             return known
-        names = topology.fingerprint, topology.fingerprint_method, reused_since
-        follows_from = *names, frame.node, frame.devices, last, tuple(pods)
+        follows_from = topology.fingerprint, topology.fingerprint_method, frame.node, frame.devices, last, tuple(pods)
         if known is None or known.namesakes or self._follows_from != follows_from:
-            known = read(topology, frame, pods, last, oldest, reused_since)
+            known = read(topology, frame, pods, last, oldest)
         self._topology, self._follows_from, self._reading = topology, follows_from, known
         return known
 
