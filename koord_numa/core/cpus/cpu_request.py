@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Final
 
 from koord_numa.core.cpu_topology import Core, CpuTopology
-from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.cpuset import EMPTY, CpuSet, members
 from koord_numa.core.objects.vocabulary import CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy
 from koord_numa.core.value_objects import ValueObject, value_field
 
@@ -91,18 +91,16 @@ def _shared_layout(machine: CpuTopology) -> Layout:
         sockets=_places(machine, cores, lambda core: core.socket),
         uncores=_places(machine, machine.cores, lambda core: core.uncore),  # by core id even across sockets
         cores=tuple((core.bits, core.numa, core.socket) for core in cores),
-        core_of={
-            cpu.id: position for position, core in enumerate(cores) for cpu in machine.cpus if core.bits >> cpu.id & 1
-        },
+        core_of={cpu: position for position, core in enumerate(cores) for cpu in members(core.bits)},
         uniform=len(sizes) <= 1,
         smt=any(size > 1 for size in sizes),
     )
 
 
 def _places(machine: CpuTopology, cores: Sequence[Core], place_of: Callable[[Core], int]) -> tuple[TopologyDomain, ...]:
-    members: dict[int, list[Core]] = {}
+    domains: dict[int, list[Core]] = {}
     for core in cores:
-        members.setdefault(place_of(core), []).append(core)
+        domains.setdefault(place_of(core), []).append(core)
     return tuple(
         TopologyDomain(
             id=place,
@@ -111,5 +109,5 @@ def _places(machine: CpuTopology, cores: Sequence[Core], place_of: Callable[[Cor
             socket=inside[0].socket,  # domains across sockets count for the lowest socket
             socket_bits=machine.socket_bits[inside[0].socket],
         )
-        for place, inside in sorted(members.items())
+        for place, inside in sorted(domains.items())
     )
