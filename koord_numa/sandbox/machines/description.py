@@ -570,6 +570,12 @@ LABELS: Final = {
     "strategy": names.NODE_NUMA_STRATEGY,
 }
 
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The C implementation if available: a machine of 256 CPUs is read in a tenth of the time."""
+
+_NESTING: Final = "maximum nesting depth"
+"""Text of libyaml's error for deeper nesting."""
+
 
 def load_descriptions(path: Path) -> list[NodeDescription]:
     """Return the nodes of a file: a list of machines, or a single machine that lists its CPUs (with style Koordinator).
@@ -577,8 +583,10 @@ def load_descriptions(path: Path) -> list[NodeDescription]:
     Raises ``ValueError`` with the path and the error.
     """
     try:
-        found = yaml.safe_load(path.read_text())
+        found = yaml.load(path.read_text(), _LOADER)  # noqa: S506  (the safe loader in C)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
+        if _NESTING in str(error):
+            raise ValueError(f"{path} is nested too deeply") from None
         raise ValueError(f"{path} is neither YAML nor JSON: {error}") from None
     except RecursionError:
         raise ValueError(f"{path} is nested too deeply") from None
