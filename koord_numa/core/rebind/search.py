@@ -3,9 +3,8 @@ Search for a better arrangement: exhaustive on small nodes, repacking and local 
 
 Arrangements compare by their figures (``Figures``). Fewer NUMA crossings win even if the largest free block shrinks.
 The local search starts from the current arrangement and from repackings in several orders. It applies local moves, from
-the cheapest to the widest, while any of them improves. Regression of a pod compares before all figures, so it is
-repaired first. Results satisfy ``NodeLayout.allows``. The search is deterministic: its effort is a number of
-evaluations, not a time.
+the cheapest to the widest, while any of them improves. Regression of a pod compares before all figures. Results satisfy
+``NodeLayout.allows``. The search is deterministic: its effort is a number of evaluations, not a time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -179,19 +178,6 @@ class LocalMove(ValueObject):
     changes: Callable[[EvaluatedLayout, int], Iterator[Changes]]
 
 
-def _worse_off(evaluated: EvaluatedLayout) -> list[int]:
-    """Return the pods that are worse off than in the current layout."""
-    layout = evaluated.layout
-    qualities = zip(layout.qualities(evaluated.assigned), layout.qualities_now, strict=True)
-    # Without regression no pod is worse off, so qualities need not be compared.
-    worse = (
-        {index for index, (new, old) in enumerate(qualities) if not new.no_worse_than(old)}
-        if evaluated.regression
-        else ()
-    )
-    return [index for index in layout.in_order if index in worse]
-
-
 def _crossing(evaluated: EvaluatedLayout) -> list[int]:
     """Return the movable pods that span several NUMA nodes."""
     layout = evaluated.layout
@@ -358,10 +344,8 @@ def _ejections(occupants: Sequence[tuple[int, int]], missing: int) -> Iterator[t
         yield tuple(taken)
 
 
-# Order of the search: pods that are worse off, then crossings, then shapes.
+# Order of the search: crossings, then shapes.
 LOCAL_MOVES: Final = (
-    LocalMove(_worse_off, _moved),
-    LocalMove(_worse_off, _gathered),
     LocalMove(_crossing, _moved),
     LocalMove(_crossing, _gathered),
     LocalMove(_every_numa, _compacted),
