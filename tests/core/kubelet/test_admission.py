@@ -62,7 +62,8 @@ def view(
         topology_scope=more.get("scope", KubeletScope.CONTAINER),
         cpu_policy=more.get("cpu_policy", "static"),
     )
-    topology = NodeResourceTopology("n", CpuOwner.KUBELET, zones=published, kubelet=config)
+    method = more.get("fingerprint_method", "")
+    topology = NodeResourceTopology("n", CpuOwner.KUBELET, zones=published, kubelet=config, fingerprint_method=method)
     allocatable = more.get("allocatable", {**ROOMY, "vendor.com/gpu": 4 * len(published)})
     return kubelet_view(Node("n", allocatable=allocatable), topology, there, more.get("unpublished", ()))
 
@@ -95,7 +96,7 @@ YES: dict[str, tuple[KubeletView, PodRequest, KubeletAdmission]] = {
         ),
     ),
     "beside memory that no known pod explains": (
-        view(zones(8, 8, memory=(1, 4)), BEST_EFFORT, held("a", pod(app(1)))),
+        view(zones(8, 8, memory=(1, 4)), BEST_EFFORT, held("a", pod(app(1))), fingerprint_method="all"),
         pod(app(2)),
         KubeletAdmission(
             numa=((0, {"cpu": 2000, "memory": GI}), (1, {"cpu": 2000, "memory": GI})),
@@ -209,6 +210,15 @@ NO: dict[str, tuple[KubeletView, PodRequest, Rejection]] = {
     ),
     "memory that no known pod explains": (
         view(zones(8, 1, memory=(1, 4)), BEST_EFFORT, held("a", pod(app(1)))),
+        pod(app(2)),
+        Rejection(
+            Reason.KUBELET_ALLOCATION,
+            CANNOT_ALLOCATE,
+            "the known pods of the node do not explain where memory is in use",
+        ),
+    ),
+    "memory of a group of which one NUMA node may show no use": (
+        view(zones(8, 8, memory=(1, 4)), BEST_EFFORT, held("a", pod(app(1)))),
         pod(app(2)),
         Rejection(
             Reason.KUBELET_ALLOCATION,
