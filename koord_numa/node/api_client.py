@@ -45,6 +45,8 @@ class NodeApi:
         self._credentials = credentials
         self._authorization = ""  # the last header that could be read
         server = credentials.server.rstrip("/")
+        if not server.startswith(("http://", "https://")):
+            raise NoCredentials(f"the server of the credentials is no URL of http or https: {server}")
         self._session = aiohttp.ClientSession(
             server,
             connector=aiohttp.TCPConnector(ssl=credentials.tls() if server.startswith("https:") else True),

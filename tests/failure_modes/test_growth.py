@@ -46,6 +46,7 @@ KEYED_BY_TYPES = {
     "koord_numa.core.cel.compiler._row",
     "koord_numa.core.value_objects._constructor",
     "koord_numa.settings._known_keys",
+    "koord_numa.wire.errors.fields_of",
     "koord_numa.wire.parsing._as_go_reads",
     "koord_numa.wire.parsing._names_of",
 }
