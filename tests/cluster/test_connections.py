@@ -73,7 +73,7 @@ async def test_health_answers_beside_600_idle_tls_connections() -> None:
             writer.transport.abort()
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("request_text", "patience"),
     [
         pytest.param(b"", "header_seconds", id="nothing"),

@@ -1,11 +1,12 @@
 """One cycle: look, decide, hold, bind; which pods are tried, and on which nodes."""
 
+import pytest
+
 from koord_numa.core.objects.constraints import Constraints, Toleration
 from koord_numa.core.objects.verdicts import Reason
 from koord_numa.core.value_objects import replace
 from tests.engine.binding.test_pre_bind import Step
 from tests.engine.world import bound, make_node, make_pod, make_world
-from tests.tables import each_row
 
 
 async def test_a_pod_is_bound_to_the_fitting_node_with_an_event() -> None:
@@ -46,7 +47,7 @@ async def test_room_that_comes_free_wakes_the_pod_that_waits_for_it() -> None:
     assert world.nodes_of() == {"first": "node", "second": "node"}
 
 
-@each_row(
+@pytest.mark.parametrize(
     "changes",
     [
         {"gated": True},

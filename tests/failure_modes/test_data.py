@@ -13,7 +13,6 @@ from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, NumaPoli
 from koord_numa.core.value_objects import replace
 from koord_numa.wire.topologies import parse_topology
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world
-from tests.tables import each_row
 
 
 def aligned(name: str, cpu: int = 2000, **changes: object) -> Pod:
@@ -243,7 +242,7 @@ async def test_two_owners_of_cpus_are_said_on_the_node_once() -> None:
     assert world.nodes_of() == {"next": "node"}
 
 
-@each_row("seed", range(5))
+@pytest.mark.parametrize("seed", range(5))
 async def test_any_mixture_of_old_and_new_facts_overcommits_nothing(seed: int) -> None:
     """Topologies and pods are shown again and again, in any order and as they were at any time."""
     dice, world = Random(seed), make_world(make_node("node"))

@@ -15,7 +15,6 @@ from koord_numa.engine.ranking.node_table import MOST_LINES
 from koord_numa.wire.topologies import parse_topology
 from koord_numa.wire.zones import MOST_DEVICES
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_topology, make_world
-from tests.tables import each_row
 
 EXBIBYTE = 1 << 60
 
@@ -33,7 +32,7 @@ async def innocent_is_bound(world: World, name: str = "innocent") -> None:
     assert world.nodes_of()[name]
 
 
-@each_row("resource", ["memory", "cpu", "example.com/thing", "ephemeral-storage", "hugepages-2Mi"])
+@pytest.mark.parametrize("resource", ["memory", "cpu", "example.com/thing", "ephemeral-storage", "hugepages-2Mi"])
 async def test_a_pod_whose_sum_leaves_64_bits_only_waits(resource: str) -> None:
     world = make_world(make_node("node"))
     world.waits(giant("giant", resource))

@@ -6,7 +6,6 @@ from koord_numa.core.objects.request import CpuBind, Pod
 from koord_numa.core.objects.vocabulary import CpuBindPolicy
 from koord_numa.core.value_objects import replace
 from tests.engine.world import World, bound, make_node, make_pod, make_world
-from tests.tables import each_row
 
 HOUR = 3600
 
@@ -64,7 +63,7 @@ async def test_the_next_pod_goes_to_another_node() -> None:
     assert (made, places) == (3, ["a", "b", "c"])
 
 
-@each_row(
+@pytest.mark.parametrize(
     "reason", ["TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory"]
 )
 async def test_every_refusal_is_counted_once_and_said_on_the_node(reason: str) -> None:

@@ -8,7 +8,6 @@ import pytest
 from koord_numa.settings import SettingsError, load_settings
 from koord_numa.wire import parse_pod
 from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
-from tests.tables import each_row
 
 GPU = "nvidia.com/gpu"
 ONE_GPU: dict[str, Any] = {GPU: "1"}
@@ -108,7 +107,7 @@ async def test_container_level_single_numa_aligns_the_whole_pod() -> None:
     assert (there.node_of("a"), there.node_of("b")) == ("", "n")
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("limits", "fits"),
     [
         pytest.param({"cpu": "2", "memory": "1Gi"}, True, id="equal"),
@@ -139,7 +138,7 @@ async def test_the_configured_alignment_is_for_pods_with_cpusets() -> None:
     assert (there.numa("own"), there.node_of("shared"), there.numa("shared")) == ([0], "n", [])
 
 
-@each_row("qos", ["LS", "BE", "LSR", ""])
+@pytest.mark.parametrize("qos", ["LS", "BE", "LSR", ""])
 async def test_a_bind_label_binds_guaranteed_pods_of_any_class(qos: str) -> None:
     labels = {"node.koordinator.sh/cpu-bind-policy": "FullPCPUsOnly"}
     there = cluster(node("n", 16, labels=labels), koordlet_nrt("n"))

@@ -5,7 +5,6 @@ import pytest
 from koord_numa.core.explain import describe
 from koord_numa.core.objects.verdicts import Rejection
 from tests.proposals.cluster import Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
-from tests.tables import each_row
 
 NIC = "vendor/nic"
 
@@ -43,8 +42,8 @@ async def test_numbers_of_the_node_are_readable() -> None:
     assert "n: needs 7.4Gi memory, 7Gi of 7Gi free" in there.explain("memory")
 
 
-@each_row("scope", ["container", "pod"])
-@each_row(
+@pytest.mark.parametrize("scope", ["container", "pod"])
+@pytest.mark.parametrize(
     ("zones", "wanted", "said"),
     [
         pytest.param(

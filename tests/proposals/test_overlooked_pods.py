@@ -7,7 +7,6 @@ import pytest
 from koord_numa.view.documents import node_entry
 from koord_numa.wire.pods import parse_pod
 from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, kubelet_nrt, node, pod, zone
-from tests.tables import each_row
 
 GPU = "nvidia.com/gpu"
 
@@ -127,7 +126,7 @@ async def test_zones_with_memory_but_no_manager_overlook_nothing() -> None:
     assert trust(seen(published, pod("a", guaranteed("2", "24Gi"))))[0] == "ok"
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("available", "pods"),
     [
         pytest.param(("4", "16"), [vm("vm", 12)], id="published-as-it-is"),

@@ -143,7 +143,9 @@ async def test_a_full_numa_node_scores_100_whatever_else_it_has() -> None:
     assert there.node_of("a") == "small"
 
 
-@each_row("scoring", ["FewestNUMANodes", "CPUOrchestration", "Koordinator", "PodLevelPolicy", "LeastNUMANodes"])
+@pytest.mark.parametrize(
+    "scoring", ["FewestNUMANodes", "CPUOrchestration", "Koordinator", "PodLevelPolicy", "LeastNUMANodes"]
+)
 async def test_a_node_without_nrt_scores_0_by_every_method(scoring: str) -> None:
     profile = f"profiles: [{{nodeScoring: {scoring}, nodesWithoutTopology: Permissive, scoreWeights: {{resources: 0, devices: 0}}}}]\n"
     there = cluster(node("a-bare", 16), node("b", 16), koordlet_nrt("b"), settings=profile)

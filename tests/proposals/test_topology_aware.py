@@ -3,7 +3,6 @@
 import pytest
 
 from tests.proposals.cluster import Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
-from tests.tables import each_row
 
 GPU = "nvidia.com/gpu"
 HUGE = "hugepages-2Mi"
@@ -100,7 +99,7 @@ async def test_filter_case_4_otherwise_amounts_are_compared(cpus: str, chosen: s
     assert there.node_of("a") == chosen
 
 
-@each_row("word", ["None", "BestEffort", "Restricted", "SingleNumaNode"])
+@pytest.mark.parametrize("word", ["None", "BestEffort", "Restricted", "SingleNumaNode"])
 async def test_single_numa_placements_fit_under_every_policy(word: str) -> None:
     """
     An NRT as the text lists its fields: ``topologyPolicies``, no attributes, amounts as numbers, nothing available apart.

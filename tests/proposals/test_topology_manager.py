@@ -6,7 +6,6 @@ import pytest
 
 from koord_numa.wire.pods import parse_pod
 from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
-from tests.tables import each_row
 
 GPU = "nvidia.com/gpu"
 HUGE = "hugepages-1Gi"
@@ -23,7 +22,7 @@ def kubelet(policy: str, *free: tuple[str, str], scope: str = "container") -> Cl
 POLICIES = ["none", "best-effort", "restricted", "single-numa-node"]
 
 
-@each_row("policy", POLICIES)
+@pytest.mark.parametrize("policy", POLICIES)
 async def test_the_printed_pod_fits_one_numa_node_under_every_policy(policy: str) -> None:
     """Container cnn: 4 CPUs, 5Gi ("Gbi" in print) and 4 GPUs, all of one NUMA node."""
     there = kubelet(policy, ("2", "4"), ("8", "4"))
@@ -32,7 +31,7 @@ async def test_the_printed_pod_fits_one_numa_node_under_every_policy(policy: str
     assert there.numa("cnn") == ([0, 1] if policy == "none" else [1])
 
 
-@each_row(("policy", "admitted"), list(zip(POLICIES, [True, True, False, False], strict=True)))
+@pytest.mark.parametrize(("policy", "admitted"), list(zip(POLICIES, [True, True, False, False], strict=True)))
 async def test_an_undesirable_allocation_depends_on_the_policy(policy: str, admitted: bool) -> None:
     """The CPUs are free on NUMA node 0 only, the GPUs on NUMA node 1 only; either alone would fit one NUMA node."""
     there = kubelet(policy, ("8", "0"), ("0", "4"))
@@ -41,7 +40,7 @@ async def test_an_undesirable_allocation_depends_on_the_policy(policy: str, admi
     assert admitted or "c0" in there.why("cnn")
 
 
-@each_row(("policy", "admitted"), list(zip(POLICIES, [True, True, True, False], strict=True)))
+@pytest.mark.parametrize(("policy", "admitted"), list(zip(POLICIES, [True, True, True, False], strict=True)))
 async def test_preferred_is_counted_as_if_the_node_were_empty(policy: str, admitted: bool) -> None:
     """12 CPUs and 8 GPUs need two NUMA nodes even of an empty node: preferred, and refused by single-numa-node alone."""
     there = kubelet(policy, ("8", "4"), ("8", "4"))
@@ -49,7 +48,7 @@ async def test_preferred_is_counted_as_if_the_node_were_empty(policy: str, admit
     assert bool(there.node_of("wide")) is admitted
 
 
-@each_row(("policy", "admitted"), list(zip(POLICIES, [True, True, False, False], strict=True)))
+@pytest.mark.parametrize(("policy", "admitted"), list(zip(POLICIES, [True, True, False, False], strict=True)))
 async def test_fragmentation_makes_a_hint_not_preferred(policy: str, admitted: bool) -> None:
     """2 + 2 CPUs are left; 4 would fit one NUMA node of the empty node."""
     there = kubelet(policy, ("2", "4"), ("2", "4"))
@@ -104,8 +103,8 @@ async def test_story_2_training_gets_gpus_and_cpus_of_one_numa_node() -> None:
     assert there.cpus("cnn") == "8-11"
 
 
-@each_row("policy", ["single-numa-node", "restricted"])
-@each_row("sizes", [(1, 4, 2, 1, 1, 1, 4, 2), (1, 4, 4, 2, 4, 1), (2, 1, 1, 2, 1, 1, 1, 1, 2, 4)])
+@pytest.mark.parametrize("policy", ["single-numa-node", "restricted"])
+@pytest.mark.parametrize("sizes", [(1, 4, 2, 1, 1, 1, 4, 2), (1, 4, 4, 2, 4, 1), (2, 1, 1, 2, 1, 1, 1, 1, 2, 4)])
 async def test_pods_that_come_at_once_leave_whole_numa_nodes(sizes: tuple[int, ...], policy: str) -> None:
     """
     A burst of pods with 1, 2 and 4 GPUs fills 4 NUMA nodes of 4 GPUs to the last GPU.

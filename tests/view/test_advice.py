@@ -5,7 +5,6 @@ import pytest
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.view.advice import advise
 from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, kubelet_nrt, node, pod, zone
-from tests.tables import each_row
 
 
 async def advice(there: Cluster, name: str) -> list[str]:
@@ -77,7 +76,7 @@ async def test_no_settings_are_advised_where_none_helps() -> None:
     assert [text for text in await advice(there, "huge") if "kubelet" in text] == []
 
 
-@each_row(
+@pytest.mark.parametrize(
     "excluded",
     [
         pytest.param({"labels": {"node.koordinator.sh/cpu-bind-policy": "Foo"}}, id="malformed"),

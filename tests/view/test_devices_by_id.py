@@ -21,7 +21,6 @@ from koord_numa.view.advice import advise
 from koord_numa.view.documents import devices_by_id, groups_text, switch_rows
 from tests.core.devices.rack import held, inventory, request
 from tests.engine.world import World, make_node, make_pod, make_topology, make_world
-from tests.tables import each_row
 
 
 def rack() -> World:
@@ -77,7 +76,7 @@ PAIR = "gpu0 gpu2 gpu4 gpu6"
 """Two GPUs of each NUMA node are free, and none of them share a PCIe switch."""
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("amounts", "spec", "pods", "expected"),
     [
         pytest.param(

@@ -12,10 +12,9 @@ from koord_numa.ports import ClusterError, Conflict, Forbidden, Gone, Invalid, U
 from tests.cluster.objects import until
 from tests.engine.failures import raise_once
 from tests.engine.world import bound, make_node, make_pod, make_world
-from tests.tables import each_row
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("failure", "retried_after"),
     [
         (Unavailable("overload"), 0.1),
@@ -139,8 +138,8 @@ async def test_a_lost_answer_of_a_pod_that_is_gone_gives_back() -> None:
 AWAITS = ["bind before", "bind after", "read"]
 
 
-@each_row("point", AWAITS)
-@each_row("blow", [asyncio.CancelledError, KeyboardInterrupt, Gone], ids=lambda blow: blow.__name__)
+@pytest.mark.parametrize("point", AWAITS)
+@pytest.mark.parametrize("blow", [asyncio.CancelledError, KeyboardInterrupt, Gone], ids=lambda blow: blow.__name__)
 async def test_whatever_breaks_at_any_await_the_ledger_is_as_before(point: str, blow: type[BaseException]) -> None:
     world = make_world(make_node("node"))
     world.waits(make_pod("pod"))

@@ -5,7 +5,6 @@ import pytest
 from koord_numa.view.documents import node_document, node_entry
 from koord_numa.wire import names, parse_pod
 from tests.proposals.cluster import Cluster, Json, cluster, guaranteed, koordlet_nrt, node, pod
-from tests.tables import each_row
 
 UNREADABLE = {
     "not-json": "0-3",
@@ -31,7 +30,7 @@ def there_is(status: str, qos: str = "LSR") -> Cluster:
     return there
 
 
-@each_row("status", UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize("status", UNREADABLE.values(), ids=UNREADABLE)
 async def test_no_pod_goes_where_cpus_are_not_known(status: str) -> None:
     there = there_is(status)
     await there.create(pod("new", guaranteed("8"), qos="LSR"))

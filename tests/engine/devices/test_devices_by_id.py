@@ -22,7 +22,6 @@ from tests.core.devices.rack import inventory, request
 from tests.engine.gangs.groups import kubelet_topology
 from tests.engine.preemption.world import leaves, make_room
 from tests.engine.world import World, make_node, make_pod, make_topology, make_world
-from tests.tables import each_row
 
 NVIDIA = {"nvidia.com/gpu": 1}
 SAME = DeviceSpec(joint=("gpu", "rdma"), same_pcie=True)
@@ -109,7 +108,7 @@ async def test_a_restart_rebuilds_the_ledger_from_annotations() -> None:
         assert held
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("pod", "events", "message"),
     [
         (asking("a", gpu=150), (), "invalid resource unit koordinator.sh/gpu: 150"),
@@ -201,7 +200,7 @@ async def test_an_annotation_copied_from_another_pod_is_replaced() -> None:
     assert world.server.annotations[pod.key.uid][DEVICE_ALLOCATED] == "{}"
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("policy", "gone", "expected"),
     [
         (NumaPolicy.SINGLE_NUMA_NODE, "", "gpu0 rdma0"),
@@ -245,7 +244,7 @@ async def test_whole_partitions_are_spared() -> None:
     assert (world.nodes_of()["a"], devices_of(world, pod)) == ("node-1", "gpu6")
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("seed", "policies"),
     [*((seed, (NumaPolicy.NONE,)) for seed in range(6)), *((seed, tuple(NumaPolicy)) for seed in range(6, 18))],
 )

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from koord_numa.core.objects.claims import PodResourceClaim, ResourceClaim
 from koord_numa.core.objects.gangs import Dialect, GangKey, GangRef, GangSpec, GroupClaim, PodGroup
 from koord_numa.core.objects.node import Node
@@ -15,7 +17,6 @@ from tests.core.claims.worlds import claim_object, device, device_class, publish
 from tests.engine.claims.claim_server import FakeClaimWriter
 from tests.engine.preemption.world import leaves, make_room, wrote
 from tests.engine.world import World, bound, make_node, make_pod, make_world
-from tests.tables import each_row
 
 KEY = GangKey(Dialect.KUBERNETES, "default", "g")
 GPUS = {"nodeName": "a"}
@@ -71,7 +72,7 @@ PLACES = {
 }
 
 
-@each_row(("nodes", "pools", "count"), list(PLACES.values()), ids=list(PLACES))
+@pytest.mark.parametrize(("nodes", "pools", "count"), list(PLACES.values()), ids=list(PLACES))
 async def test_members_share_a_claim_without_devices(nodes: list[Node], pools: list[Any], count: int) -> None:
     world, _ = world_of(nodes, pools, claim("both"))
     group(world, count)
@@ -138,7 +139,7 @@ async def test_the_claim_of_a_group_is_reserved_for_the_group() -> None:
     assert (found.reserved_for, found.reserved_groups) == ((), ("uid-g",))
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("entry", "owner", "placed"),
     [
         (MADE, "uid-g", True),

@@ -25,7 +25,6 @@ from koord_numa.wire.pods import parse_pod
 from tests.engine.binding.test_pre_bind import Step
 from tests.engine.gangs.groups import kubelet_topology, make_kind
 from tests.engine.world import World, bound, make_node, make_pod, make_world
-from tests.tables import each_row
 
 KEY = GangKey(Dialect.KUBERNETES, "default", "g")
 
@@ -221,7 +220,7 @@ async def test_the_gangs_of_a_gang_group_go_together() -> None:
     assert placed(world) == ["a0", "a1", "b0"]
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("pods", "why"),
     [
         ([member("m0"), member("m1", scheduler="other")], ".spec.schedulerName set, got: koord-numa and other"),
@@ -419,7 +418,7 @@ async def test_the_rest_of_a_group_goes_before_other_pods() -> None:
     assert placed(world) == ["m1"]
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("settings", "waited", "running", "gone"),
     [
         ("", 400, 2, []),

@@ -4,6 +4,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
+
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.gangs import Dialect, GangKey, GangSpec, PodGroup
 from koord_numa.core.preempt.dry_run import Nominee
@@ -71,7 +73,7 @@ def test_the_states_with_expected_pods_are_extended(seed: int) -> None:
         assert repr(extended.in_flight) == repr(fresh.offer.in_flight)
 
 
-@each_row("seed", STORIES)
+@pytest.mark.parametrize("seed", STORIES)
 async def test_a_group_preempts_and_every_kubelet_admits_it(seed: int) -> None:
     dice = Random(seed)
     life = crowded(dice)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from koord_numa.core.objects.gangs import (
     Dialect,
     GangKey,
@@ -65,7 +67,7 @@ VALIDATION: dict[str, tuple[GangSpec, list[Pod], list[Pod], str]] = {
 }
 
 
-@each_row(("spec", "scheduled", "waiting", "why"), list(VALIDATION.values()), ids=list(VALIDATION))
+@pytest.mark.parametrize(("spec", "scheduled", "waiting", "why"), list(VALIDATION.values()), ids=list(VALIDATION))
 async def test_validation(spec: GangSpec, scheduled: list[Pod], waiting: list[Pod], why: str) -> None:
     world = make_world(make_node("a"), settings=PROFILES)
     group(world, spec)
@@ -91,7 +93,7 @@ PRE_ENQUEUE: dict[str, tuple[GangSpec | None, int, int, str]] = {
 }
 
 
-@each_row(("spec", "waiting", "assigned", "why"), list(PRE_ENQUEUE.values()), ids=list(PRE_ENQUEUE))
+@pytest.mark.parametrize(("spec", "waiting", "assigned", "why"), list(PRE_ENQUEUE.values()), ids=list(PRE_ENQUEUE))
 async def test_pre_enqueue(spec: GangSpec | None, waiting: int, assigned: int, why: str) -> None:
     world = make_world(make_node("a"))
     if spec is not None:
@@ -120,7 +122,7 @@ HINTS: dict[str, tuple[Callable[[World], None], bool]] = {
 }
 
 
-@each_row(("event", "queued"), list(HINTS.values()), ids=list(HINTS))
+@pytest.mark.parametrize(("event", "queued"), list(HINTS.values()), ids=list(HINTS))
 async def test_queueing_hints(event: Callable[[World], None], queued: bool) -> None:
     world = make_world(make_node("a"))
     group(world, GangSpec(3))
@@ -168,7 +170,9 @@ PLACEMENTS: dict[str, tuple[dict[str, int], dict[str, str], int, list[int], set[
 }
 
 
-@each_row(("nodes", "running", "count", "cpus", "racks"), list(PLACEMENTS.values()), ids=list(PLACEMENTS))
+@pytest.mark.parametrize(
+    ("nodes", "running", "count", "cpus", "racks"), list(PLACEMENTS.values()), ids=list(PLACEMENTS)
+)
 async def test_topology_placements(
     nodes: dict[str, int], running: dict[str, str], count: int, cpus: list[int], racks: set[str]
 ) -> None:

@@ -1,11 +1,12 @@
 """PodDisruptionBudgets: known before any eviction, asked for first, and broken only where the setting lets it."""
 
+import pytest
+
 from koord_numa.core.objects.constraints import DisruptionBudget, LabelSelector
 from koord_numa.core.value_objects import replace
 from koord_numa.ports import Unavailable
 from tests.engine.failures import raise_once
 from tests.engine.preemption.world import FULL, crowded, important, make_room, said, wrote
-from tests.tables import each_row
 
 
 async def test_no_pod_is_evicted_before_budgets_are_known() -> None:
@@ -18,7 +19,7 @@ async def test_no_pod_is_evicted_before_budgets_are_known() -> None:
     assert "evict c" in wrote(world)
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("budgets", "priority", "broken"),
     [
         ("Keep", 2_000_000_000, False),

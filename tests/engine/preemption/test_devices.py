@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,6 @@ from tests.core.claims.worlds import claim_object, device, device_class, request
 from tests.engine.claims.claim_server import FakeClaimWriter as ClaimServer
 from tests.engine.preemption.world import leaves, make_room, wrote
 from tests.engine.world import World, bound, make_node, make_pod, make_world
-from tests.tables import each_row
 
 
 def rack(*nodes: tuple[str, int], text: str = "") -> World:
@@ -166,7 +166,7 @@ NOBODY_HELPS = {
 }
 
 
-@each_row("case", NOBODY_HELPS.values(), ids=list(NOBODY_HELPS))
+@pytest.mark.parametrize("case", NOBODY_HELPS.values(), ids=list(NOBODY_HELPS))
 async def test_nobody_is_evicted_where_that_frees_no_device(case: dict[str, Any]) -> None:
     world = rack(("node", 1), ("other", 0))
     user = runs(world, using("user", "c", priority=case.get("priority", 0)))

@@ -1,12 +1,13 @@
 """Checks before an eviction, and the meaning of each response of the API server."""
 
+import pytest
+
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from koord_numa.ports import Forbidden, Gone
 from tests.engine.failures import raise_once
 from tests.engine.preemption.world import FULL, crowded, important, leaves, make_room, once, running, wrote
 from tests.engine.world import bound
-from tests.tables import each_row
 
 
 async def test_a_node_changed_before_the_eviction_is_reevaluated() -> None:
@@ -47,7 +48,7 @@ async def test_for_a_pod_that_is_gone_no_pod_is_evicted() -> None:
     assert not world.engine.cache.nodes["node"].nominees
 
 
-@each_row(
+@pytest.mark.parametrize(
     "seen",
     [
         bound(important("pod"), "elsewhere"),

@@ -9,7 +9,6 @@ from koord_numa.core.value_objects import replace
 from koord_numa.wire.kubelet_state import fingerprint
 from tests.engine.preemption.world import leaves, make_room
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_world
-from tests.tables import each_row
 
 ROOM = {"cpu": 4000, "memory": 16 * GIB}
 
@@ -106,7 +105,7 @@ async def test_a_topology_from_after_the_departure_counts() -> None:
     assert await make_room(world) == [*EVICTED, "nominate pod ", "nominate pod node", "evict mid"]
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("pods", "evicted"),
     [
         pytest.param(("low", "mid"), True, id="of-the-pods-known"),

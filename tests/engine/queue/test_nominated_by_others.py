@@ -8,7 +8,6 @@ from koord_numa.core.objects.request import Pod
 from koord_numa.core.value_objects import replace
 from tests.engine.preemption.world import FULL, crowded, important, leaves, make_room, running
 from tests.engine.world import World, bound
-from tests.tables import each_row
 
 
 def foreign(priority: int = 5, node: str = "node") -> Pod:
@@ -61,7 +60,7 @@ def being_deleted(world: World) -> None:
     world.engine.handlers.nominated_pods.observe("MODIFIED", replace(foreign(), deleting=True))
 
 
-@each_row("change", [gone, no_longer_nominated, elsewhere, not_listed, being_deleted])
+@pytest.mark.parametrize("change", [gone, no_longer_nominated, elsewhere, not_listed, being_deleted])
 async def test_the_room_is_free_again(change: Callable[[World], None]) -> None:
     world = half_free()
     world.engine.handlers.nominated_pods.replace([foreign()])

@@ -7,6 +7,8 @@ The model is a fresh engine that is told the same facts: after each change, what
 import asyncio
 from random import Random
 
+import pytest
+
 from koord_numa.core.objects.constraints import (
     Constraints,
     HostPort,
@@ -28,7 +30,6 @@ from koord_numa.engine.event_handlers import MOST_UNDECIDED, UNTOLD_SECONDS
 from koord_numa.engine.object_events import FAILED
 from koord_numa.engine.queue.scheduling_queue import RESOLVED_BY
 from tests.engine.world import World, bound, make_node, make_pod, make_topology, make_world
-from tests.tables import each_row
 
 APP = LabelSelector((Requirement("app", Operator.IN, ("a",)),))
 NEAR = PodTerm("zone", APP, ("default",))
@@ -155,7 +156,8 @@ class Churn:
         return model
 
 
-@each_row("seed", range(25), every=3)
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("seed", range(25))
 async def test_no_waiting_pod_fits_by_the_word_of_a_fresh_engine(seed: int) -> None:
     churn = Churn(seed)
     for number in range(50):
@@ -172,7 +174,8 @@ async def test_no_waiting_pod_fits_by_the_word_of_a_fresh_engine(seed: int) -> N
             )
 
 
-@each_row("seed", range(25), every=3)
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("seed", range(25))
 async def test_no_pod_waits_without_event_and_condition(seed: int) -> None:
     """After any events between two attempts, every waiting pod gets a message within the interval of two checks."""
     churn = Churn(seed)

@@ -137,7 +137,7 @@ def test_the_amount_that_a_whole_node_lacks_counts() -> None:
     assert closest_nodes(decided, 2) == ["n-3", "n-2"]
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("amounts", "text"),
     [
         pytest.param({"example.com/gpus": 2}, "no node has example.com/gpus: with example.com/gpu instead it fits on n", id="misspelled"),
