@@ -76,11 +76,15 @@ class AbsentPods:
     hopeless: frozenset[str] = frozenset()
     _told: _Told | None = field(default=None, repr=False, compare=False)
 
-    def read(self, reading: Reading, pods: Mapping[str, KnownPod]) -> None:
-        """Process a topology. ``pods`` are all pods that it may show, in the order in which they were first observed."""
+    def read(self, reading: Reading, pods: Mapping[str, KnownPod], reused_since: float = inf) -> None:
+        """
+        Process a topology. ``pods`` are all pods that it may show, in the order in which they were first observed.
+
+        Pods created at ``reused_since`` or later may have the name of an unknown earlier pod, which the topology may show instead.
+        """
         if reading.shown is None:
             return
-        sure = reading.shown - reading.namesakes
+        sure = frozenset(uid for uid in reading.shown - reading.namesakes if not pods[uid].may_reuse_name(reused_since))
         missing = (uid for uid in reading.counted if uid not in reading.shown)
         news = (uid for uid in missing if uid in self.listed or _is_before(uid, sure, pods))
         self.unlisted = frozenset({uid for uid in self.unlisted if uid in pods} - reading.shown).union(news)
@@ -458,7 +462,7 @@ class KubeletHistory:
         if self._read_checkpoint(topology.checkpoint, frame):
             return
         reading, belief = self._read(frame), self.belief
-        self.absent.read(reading, self.pods)
+        self.absent.read(reading, self.pods, self.reused_since)
         self._foresee(self.pods.values())
         if reading.tells and reading.shown is None:
             # The fingerprint includes pods that no event has shown yet. Their requests are unknown.
@@ -540,11 +544,7 @@ class KubeletHistory:
         return None if self.frame is None or problem_of(self.frame.topology) else self._read(self.frame)
 
     def _read(self, frame: NodeConfig) -> Reading:
-        reading = self._reading.of(frame, self.pods, self.shown, self.oldest)
-        # It may show pods of the same names instead, which had left before the scheduler started.
-        if any(self.pods[uid].may_reuse_name(self.reused_since) for uid in reading.shown or ()):
-            return Reading(reading.counted, None, tells=True)
-        return reading
+        return self._reading.of(frame, self.pods, self.shown, self.oldest)
 
     def sync(self, pods: Iterable[Pod]) -> None:
         """Add the listed pods that are not known, in the order of the list: the order of their binds is unknown."""
@@ -623,6 +623,9 @@ class KubeletHistory:
         """Derive the initial states from the total amounts that the pods in the fingerprint hold."""
         reading = self._read(frame)
         if reading.shown is None or len(tied_sets(reading.ways, self.pods, frame)) > 1:
+            return Belief([], overflow=SHOWN_UNKNOWN)
+        # The topology may show pods of the same names that had left before this scheduler started.
+        if any(self.pods[uid].may_reuse_name(self.reused_since) for uid in reading.shown):
             return Belief([], overflow=SHOWN_UNKNOWN)
         order = sorted(self.pods.values(), key=lambda known: known.order)
         tied = [known for known in order if self._is_followed(known, frame)]

@@ -57,7 +57,6 @@ BROKE: Final = (
     ("no-fingerprint-restarts", 66850),  # with more room a container took the CPUs beside the only free device
     ("any", 600369),  # a pod of three NUMA nodes is admitted under single-numa-node only while their memory is in use
     ("restricted-restarts", 600458),  # the topology before a restart showed the earlier pod of a name
-    ("restricted-restarts", 710710),  # the same, after the states were begun
     ("restricted-restarts", 711574),  # an init container got one CPU of each core of both NUMA nodes of its socket
     ("distributed-by-socket", 703441),  # after a restart: CPUs of unpublished pods on another NUMA node of the socket
 )
