@@ -201,6 +201,11 @@ class FreeCpus(ValueObject, gc=False):
     by_zone: tuple[int, ...]
     located: bool = True
 
+    @staticmethod
+    def of(zones: Iterable[Zone], *, located: bool = True) -> "FreeCpus":
+        """Return the available CPUs of zones."""
+        return FreeCpus(tuple([zone.available.get(CPU, 0) // MILLI for zone in zones]), located)
+
 
 class CoreRule(ValueObject, gc=False):
     """
@@ -237,24 +242,11 @@ def core_rule(
     return CoreRule(threads, tuple(spoiled), _why(threads, published=published, kept=evidence.kept), option)
 
 
-def surely_whole(rule: CoreRule | None, zones: Sequence[Zone], states: Iterable[FreeCpus] = ()) -> WholeCores:
-    """
-    Return the requirement of a rule and a lower bound of the free CPUs on whole cores.
-
-    ``states`` are the candidate states of the kubelet; without any, the zones' available CPUs count.
-    """
+def surely_whole(rule: CoreRule | None, states: Iterable[FreeCpus]) -> WholeCores:
+    """Return the requirement of a rule and a lower bound of the free CPUs on whole cores in these candidate states of the kubelet."""
     if rule is None:
         return NO_RULE
-    candidates = (*states,)
-    if candidates:
-        free = min([_surely_whole(state, rule.spoiled) for state in candidates])
-    else:
-        free = sum(
-            [
-                max(0, zone.available.get(CPU, 0) // MILLI - spoiled)
-                for zone, spoiled in zip(zones, rule.spoiled, strict=True)
-            ]
-        )
+    free = min([_surely_whole(state, rule.spoiled) for state in states])
     return WholeCores(rule.threads, free, rule.why, rule.option)
 
 

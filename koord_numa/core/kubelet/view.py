@@ -267,11 +267,13 @@ def inferred_view(frame: NodeConfig, node: Node, pods: PodsThere, evidence: Core
     in_flight = [demand for uid, demand in demands.pods.items() if uid in unpublished] if frame.devices else ()
     facts = Published(frame, zones, _requested(holdings), known, in_flight)
     guess = infer_state(facts)
+    # The kubelet may take the CPUs of a pod on other NUMA nodes than predicted.
+    free = FreeCpus.of(zones, located=not any(demands.pods[uid].counts for uid in unpublished if uid in demands.pods))
     return KubeletView(
         node=node.name,
         newer=newer_version(node.kubelet),
         hypotheses=(Hypothesis(guess.state, trust=Trust.INFERRED),),
-        cores=cores_of(node, frame, zones, evidence) if guess.state.node.pins_cpus else NO_RULE,
+        cores=cores_of(node, frame, evidence, [free]) if guess.state.node.pins_cpus else NO_RULE,
         groups_known=guess.groups_known,
         problem=_problem_in(frame),
         frame=frame,
@@ -299,7 +301,7 @@ def followed_view(
         FreeCpus(cpus_by_numa(one.state.managers.cpus, one.state.node), located=evidence.settled and not one.spread)
         for one in hypotheses
     )
-    cores = cores_of(node, frame, frame.topology.zones, evidence, free)
+    cores = cores_of(node, frame, evidence, free)
     rooms = seen
     if len(seen) > 1:  # the first hypothesis with a room wins, because they are in order of likelihood
         rooms = tuple({one.room: one for one in reversed(seen)}.values())[::-1]
@@ -339,13 +341,12 @@ def frame_of(node: Node, topology: NodeResourceTopology, known: NodeConfig | Non
 def cores_of(
     node: Node,
     frame: NodeConfig,
-    zones: Sequence[Zone],
     evidence: CoreEvidence,
-    states: Iterable[FreeCpus] = (),
+    states: Iterable[FreeCpus],
 ) -> WholeCores:
     """Return the whole-core rule according to the evidence of running and rejected pods."""
     architecture = node.labels.get(ARCHITECTURE, "")
-    return surely_whole(core_rule_of(frame, architecture, evidence), zones, states)
+    return surely_whole(core_rule_of(frame, architecture, evidence), states)
 
 
 def core_rule_of(frame: NodeConfig, architecture: str, evidence: CoreEvidence) -> CoreRule | None:

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from koord_numa.core.cpus.kubelet_options import CoreEvidence, core_rule, surely_whole
+from koord_numa.core.cpus.kubelet_options import CoreEvidence, FreeCpus, core_rule, surely_whole
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admission import NOTHING_KNOWN, refuse_exploration, would_admit
 from koord_numa.core.kubelet.admit import Admitted, admit_pod
@@ -151,7 +151,7 @@ def test_a_pod_that_splits_a_core_explores_an_unpublished_option() -> None:
         assert "full-pcpus-only" in refusal.detail
 
 
-KEPT = surely_whole(core_rule(KubeletConfig(), zones(8, 8), "", CoreEvidence(kept=True)), zones(8, 8))
+KEPT = surely_whole(core_rule(KubeletConfig(), zones(8, 8), "", CoreEvidence(kept=True)), [FreeCpus.of(zones(8, 8))])
 
 NO: dict[str, tuple[KubeletView, PodRequest, Rejection]] = {
     "no NUMA node has enough": (

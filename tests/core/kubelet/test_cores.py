@@ -34,7 +34,7 @@ CASES: dict[str, tuple[KubeletConfig, list[Zone], str, list[int], tuple[int, int
 def test_rules(
     config: KubeletConfig, zones: list[Zone], architecture: str, seen: list[int], rule: tuple[int, int | None]
 ) -> None:
-    made = surely_whole(core_rule(config, zones, architecture, CoreEvidence(seen)), zones)
+    made = surely_whole(core_rule(config, zones, architecture, CoreEvidence(seen)), [FreeCpus.of(zones)])
     assert (made.threads, made.free) == rule
 
 
@@ -48,7 +48,7 @@ def test_rules(
     ],
 )
 def test_the_state_with_the_fewest_free_whole_cores_decides(states: list[FreeCpus], free: int) -> None:
-    assert surely_whole(core_rule(ON, TWO, "amd64", CoreEvidence()), TWO, states).free == free
+    assert surely_whole(core_rule(ON, TWO, "amd64", CoreEvidence()), states).free == free
 
 
 @each_row("seed", range(200), every=4)
@@ -63,12 +63,12 @@ def test_so_many_cpus_are_free_on_whole_cores_on_any_machine(seed: int) -> None:
         for numa, bits in some.numa_bits.items()
     ]
     spoiled = sum(core.bits for core in some.cores if core.bits & reserved)
-    surely = surely_whole(core_rule(ON, zones, "", CoreEvidence([some.threads_per_core])), zones).free
+    surely = surely_whole(core_rule(ON, zones, "", CoreEvidence([some.threads_per_core])), [FreeCpus.of(zones)]).free
     assert surely is not None
     assert surely <= (free & ~spoiled).bit_count()
 
 
 def test_the_assumption_is_said() -> None:
-    assert surely_whole(core_rule(UNKNOWN, TWO, "amd64", CoreEvidence()), TWO) == WholeCores(
+    assert surely_whole(core_rule(UNKNOWN, TWO, "amd64", CoreEvidence()), [FreeCpus.of(TWO)]) == WholeCores(
         2, 9, "CPU manager options are not published: CPUs are taken to be whole cores of 2 threads", "full-pcpus-only"
     )

@@ -58,6 +58,7 @@ BROKE: Final = (
     ("any", 600369),  # a pod of three NUMA nodes is admitted under single-numa-node only while their memory is in use
     ("restricted-restarts", 600458),  # the topology before a restart showed the earlier pod of a name
     ("restricted-restarts", 711574),  # an init container got one CPU of each core of both NUMA nodes of its socket
+    ("any", 750009),  # a pod in flight was on another NUMA node than predicted, beside reserved CPUs that split cores
     ("distributed-by-socket", 703441),  # after a restart: CPUs of unpublished pods on another NUMA node of the socket
 )
 """Lives that broke a yes once, by kind and seed."""
