@@ -27,7 +27,7 @@ from koord_numa.core.numa import mask_of_ids, masks_of_size, numa_ids
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, PodKey, PodRequest
 from koord_numa.core.objects.vocabulary import INIT, ContainerKind, KubeletPolicy, KubeletScope
-from koord_numa.core.resources import CPU, MILLI, NOTHING, ResourceList, add, total, without_zeros
+from koord_numa.core.resources import CPU, MILLI, NOTHING, ResourceList, add, subtract, total, without_zeros
 from koord_numa.core.state.ledger import Holding, Ledger
 from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field
 
@@ -293,15 +293,17 @@ def groupings(
     due = _total(block.amounts for block in blocks)
     ordered = sorted(blocks, key=lambda block: sorted(block.amounts.values(), reverse=True), reverse=True)
     cells = _in_full(used, supply) if in_full else _filled_up(used, supply)
-    spans = any(block.may_span for block in blocks)
+    holds = {1 << numa: without_zeros(kinds) for numa, kinds in used.items()}
+    if any(block.may_span for block in blocks):
+        holds |= {mask: without_zeros(kinds) for mask, kinds in cells.items()}
     search = _BlockSearch(ordered)
     found: list[Grouping] = []
-    for tried, parts in enumerate(_cellings(sorted(used), cells if spans else {})):
+    for tried, parts in enumerate(_cellings(sum(1 << numa for numa in used), holds, due)):
         if tried >= STEPS:
             return None
-        held = {mask: without_zeros(cells[mask] if mask in cells else used[members(mask)[0]]) for mask in parts}
-        if _total(held.values()) != due:
+        if parts is None:
             continue
+        held = {mask: holds[mask] for mask in parts}
         # A search without steps left is inconclusive, and the grouping stays.
         if search.steps < 0 or search.covers([(mask, dict(rest)) for mask, rest in held.items()]) or search.steps < 0:
             found.append(Grouping({numa: mask for mask in parts for numa in members(mask)}, held))
@@ -327,16 +329,29 @@ def bound_memory(supply: Mapping[int, ResourceList], grouping: Grouping) -> Memo
     return table
 
 
-def _cellings(nodes: Sequence[int], cells: Mapping[int, ResourceList]) -> Iterator[list[int]]:
-    """Yield all assignments of NUMA nodes to these groups of several NUMA nodes, or to groups of one NUMA node."""
+def _cellings(nodes: int, holds: Mapping[int, ResourceList], due: ResourceList) -> Iterator[list[int] | None]:
+    """
+    Yield all ways to divide these NUMA nodes (a mask) into groups that hold ``due`` together, and ``None`` for each dead end.
+
+    ``holds`` are the amounts that each possible group holds, by mask. A group of several NUMA nodes holds at most what
+    they hold as groups of one.
+    """
+    most = total(holds[1 << numa] for numa in members(nodes))
+    if any(amount > most.get(kind, 0) for kind, amount in due.items()):
+        yield None
+        return
     if not nodes:
         yield []
         return
-    first, rest = nodes[0], nodes[1:]
-    left = sum(1 << numa for numa in rest)
-    for cell in (1 << first, *(mask for mask in cells if mask >> first & 1 and not mask & ~(left | 1 << first))):
-        for others in _cellings([numa for numa in rest if not cell >> numa & 1], cells):
-            yield [cell, *others]
+    first = nodes & -nodes
+    for mask, held in holds.items():
+        if not mask & first or mask & ~nodes:
+            continue
+        if any(amount > due.get(kind, 0) for kind, amount in held.items()):
+            yield None
+            continue
+        for others in _cellings(nodes & ~mask, holds, subtract(due, held)):
+            yield None if others is None else [mask, *others]
 
 
 def _in_full(used: Mapping[int, ResourceList], supply: Mapping[int, ResourceList]) -> dict[int, ResourceList]:
