@@ -2,7 +2,7 @@
 
 import asyncio
 import selectors
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from time import process_time
 from typing import Any, TypeVar
 
@@ -15,20 +15,13 @@ class _NoWaiting(selectors.DefaultSelector):
     def __init__(self, advance: Callable[[float], None]) -> None:
         super().__init__()
         self._advance = advance
-        self.busy: list[float] = []
-        self.skip = True  # what runs until the first look is not counted
-        self._since = process_time()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """As the real one with a timeout of 0. Raises ``RuntimeError`` where a real loop would wait for ever."""
         # No timer and no ready task: asyncio would wait for a file, and there is none.
         if timeout is None:
             raise RuntimeError("everything waits, and no timer runs")
-        if not self.skip:
-            self.busy.append(process_time() - self._since)
-        self.skip = False
         self._advance(max(0.0, timeout))
-        self._since = process_time()
         # Files are still looked at: the loop's own wake-up pipe is one.
         return super().select(0)
 
@@ -38,24 +31,44 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._now = 0.0
-        self._selector = _NoWaiting(self._pass)
-        super().__init__(self._selector)
+        super().__init__(_NoWaiting(self._pass))
 
     def time(self) -> float:
         """Virtual seconds."""
         return self._now
 
-    def skip(self) -> None:
-        """Leave out of ``busy`` what runs now: initial lists."""
-        self._selector.skip = True
-
-    @property
-    def busy(self) -> list[float]:
-        """Seconds of CPU between two looks at the timers: of all tasks that were ready."""
-        return self._selector.busy
-
     def _pass(self, seconds: float) -> None:
         self._now += seconds
+
+
+class Timed(Coroutine[Any, Any, T]):
+    """A coroutine that appends the seconds of CPU of each of its steps to ``spent``: what runs until it waits again."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], spent: list[float]) -> None:
+        self._work = work
+        self._spent = spent
+
+    def send(self, value: Any) -> Any:
+        """As of a coroutine."""
+        return self._step(lambda: self._work.send(value))
+
+    def throw(self, *error: Any) -> Any:
+        """As of a coroutine."""
+        return self._step(lambda: self._work.throw(*error))
+
+    def close(self) -> None:
+        """As of a coroutine."""
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._work.__await__()
+
+    def _step(self, act: Callable[[], Any]) -> Any:
+        began = process_time()
+        try:
+            return act()
+        finally:
+            self._spent.append(process_time() - began)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

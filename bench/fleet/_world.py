@@ -7,14 +7,16 @@ at the exporter's period and ``DELIVERY`` later. A ReplicaSet replaces each pod 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
-from typing import Final
+from time import process_time
+from typing import Any, Final
 
 from bench.fleet._shapes import Template
-from bench.fleet._virtual_time import VirtualTimeLoop
+from bench.fleet._virtual_time import Timed
 from koord_numa.core.objects.node import Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.engine import Dependencies, Scheduler, Source
@@ -26,6 +28,10 @@ from koord_numa.sandbox.machines import Fleet, NodeDescription
 from koord_numa.settings import Settings
 from koord_numa.wire import parse_node, parse_pod, parse_topology
 from koord_numa.wire.pod_annotations import resource_status
+
+Work = Coroutine[Any, Any, Any] | Generator[Any, None, Any]
+
+_OF_SCHEDULER: Final[ContextVar[bool]] = ContextVar("of scheduler", default=False)
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 TOPOLOGIES: Final = "noderesourcetopologies.topology.node.k8s.io"
@@ -95,6 +101,10 @@ class FleetWorld:
         self._topologies: dict[str, NodeResourceTopology] = {}
         self._pods: dict[str, Pod] = {}
         self._replicas: list[_Replica] = []  # the leader and perhaps a standby
+        self.steps: list[float] = []  # seconds of CPU of each event and of each step of the schedulers' tasks
+        self._of_schedulers = copy_context()
+        self._of_schedulers.run(_OF_SCHEDULER.set, True)
+        asyncio.get_running_loop().set_task_factory(self._task)
 
     async def run(self, arrivals: list[tuple[float, Template, float]], patience: float) -> Outcome:
         """
@@ -137,8 +147,6 @@ class FleetWorld:
 
     def _replica(self, *, leads: bool) -> "_Replica":
         """A scheduler that has just listed everything."""
-        if isinstance(loop := asyncio.get_running_loop(), VirtualTimeLoop):
-            loop.skip()
         replica = _Replica(leads)
         dependencies = Dependencies(self, self, replica, resource_status, self._clock, asyncio.sleep, self.dice.random)
         replica.scheduler = Scheduler(Settings(), dependencies)
@@ -149,8 +157,15 @@ class FleetWorld:
         handlers.pending_pods.replace([pod for pod in self._pods.values() if not pod.node])
         for source in Source:
             replica.scheduler.synced(source)
-        replica.running = asyncio.create_task(replica.scheduler.run())
+        replica.scheduler.loop.burst = 1  # time stands still while a task runs, which otherwise ends a burst
+        replica.running = asyncio.create_task(replica.scheduler.run(), context=self._of_schedulers)
         return replica
+
+    def _task(self, loop: asyncio.AbstractEventLoop, work: Work, **how: Any) -> asyncio.Task[Any]:
+        """Create a task, whose steps are timed if it belongs to a scheduler."""
+        if isinstance(work, Coroutine) and _OF_SCHEDULER.get():
+            work = Timed(work, self.steps)
+        return asyncio.Task(work, loop=loop, **how)
 
     # What a scheduler asks of the outside world.
 
@@ -219,8 +234,10 @@ class FleetWorld:
             node.register()
 
     def _tell(self, event: Callable[[EventHandlers], None]) -> None:
+        began = process_time()
         for replica in self._replicas:
             event(replica.scheduler.handlers)
+        self.steps.append(process_time() - began)
 
     def _on_node(self, event: str, obj: JsonObject) -> None:
         node = self._nodes[obj["metadata"]["name"]] = parse_node(obj)

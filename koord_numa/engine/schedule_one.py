@@ -139,6 +139,7 @@ class SchedulingLoop:
         self._groups = GroupCycle(
             handle, groups, self.binding, self.group_statuses, after_group_refused, self._give_way_to_pods
         )
+        self.burst = BURST  # maximum number of consecutive decisions
         self._deciding = 0
         self._deciding_large = 0  # suspended decisions about large pods
         self._idle: asyncio.Future[None] | None = None
@@ -168,7 +169,7 @@ class SchedulingLoop:
             cycle = self.schedule_one(pending)
             if goes_on(cycle):
                 cycles.create_task(cycle)
-            if count == BURST or pending.request_class.is_large or clock() >= until:
+            if count == self.burst or pending.request_class.is_large or clock() >= until:
                 break
         return count > 0
 

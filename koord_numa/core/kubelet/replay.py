@@ -12,7 +12,7 @@ for both.
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations, dropwhile, islice
-from typing import Final
+from typing import Final, TypeVar
 
 from koord_numa.core.cpus.kubelet_assignment import assign
 from koord_numa.core.cpus.kubelet_options import StaticOptions
@@ -45,10 +45,12 @@ from koord_numa.core.kubelet.state import (
     OverBudget,
     TooManyWays,
     limited,
+    within,
 )
 from koord_numa.core.kubelet.variants import (
     Departed,
     Owners,
+    departing,
     device_layouts,
     distinct,
     free_rooms,
@@ -63,6 +65,8 @@ from koord_numa.core.kubelet.variants import (
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import INIT, ContainerKind, KubeletScope
 from koord_numa.core.value_objects import ValueObject, replace
+
+T = TypeVar("T")
 
 MOST_SHARES: Final = 64
 """Maximum ways to distribute the CPUs of one pod's containers over NUMA nodes that are tried."""
@@ -607,7 +611,7 @@ def advance(
     ``admitted`` is the verdict, or ``None`` if it is not known. ``left`` maps the uids of pods that are gone by now to
     the time at which that was seen. If no state explains the verdict, or if too many states are possible, all states
     are kept and marked as unexplained. If ``steps`` are spent, the states with the highest uncertainty are given up.
-    Yield the number of steps after each of them.
+    Yield the number of steps of each piece of work.
     """
     found: list[Hypothesis] = []
     others: list[Hypothesis] = []
@@ -616,16 +620,12 @@ def advance(
     likely_first = sorted(states, key=lambda one: one.uncertainty)
     outcomes = chain.from_iterable(_outcomes_of_orders(state, arrival, left) for state in likely_first)
     try:
-        while True:
-            before = budget.left
-            with budget:
-                after = next(outcomes, None)
-            if after is None:
-                break
-            (found if admitted in (None, after.has(arrival.uid)) else others).append(after)
-            if found and budget.left < BEYOND:
-                raise OverBudget
-            yield before - budget.left
+        for after, taken in within(budget, outcomes):
+            if after is not None:
+                (found if admitted in (None, after.has(arrival.uid)) else others).append(after)
+                if found and budget.left < BEYOND:
+                    raise OverBudget
+            yield taken
     except TooManyWays:
         given_up = True
     afterwards = _explained(found, others, arrival, admitted)
@@ -663,17 +663,20 @@ def never_there(one: Hypothesis, uid: str) -> Iterator[Hypothesis]:
         yield replace(after, gone={other: grant for other, grant in after.gone.items() if other != uid})
 
 
-def _outcomes_of_orders(state: Hypothesis, arrival: Arrival, left: Mapping[str, float]) -> Iterator[Hypothesis]:
+def _outcomes_of_orders(
+    state: Hypothesis, arrival: Arrival, left: Mapping[str, float]
+) -> Generator[Hypothesis | None, None, None]:
+    """Yield the states after the arrival, for every order of departures, and ``None`` after a piece of work without a state."""
     leaving = sorted((when, uid) for uid, when in left.items() if uid != arrival.uid and state.has(uid))
     # Pods seen gone before the bind are gone in any order. Unlocated pods leave only if that matters to the arrival.
     gone = [uid for when, uid in leaving if when <= arrival.when and uid not in state.unlocated]
     open_ = [uid for when, uid in leaving if uid not in gone and (when <= arrival.when or arrival.may_follow(when))]
-    for there in without(state, gone):
+    for there in (yield from departing(state, gone, {})):
         seen: list[tuple[frozenset[str], Outcome, HeldByInit]] = []
         departed: Departed = {}  # Subsets with the same first pods share these states.
         for away in _subsets(open_):
             uncertainty = sum(_uncertainty(arrival, left[uid], away=uid in away) for uid in open_)
-            for before in without(there, away, departed):
+            for before in (yield from departing(there, away, departed)):
                 for outcome, after in arrive(before, arrival.uid, arrival.request).items():
                     held = _held_by_init(after, arrival.uid)
                     # An outcome with fewer pods gone stands for the same outcome with more: they leave later.
@@ -684,6 +687,7 @@ def _outcomes_of_orders(state: Hypothesis, arrival: Arrival, left: Mapping[str, 
                         if not away & there.unlocated.keys():
                             seen.append((away, outcome, held))
                         yield replace(after, uncertainty=after.uncertainty + uncertainty) if uncertainty else after
+    yield None
 
 
 def with_one_unseen(
@@ -694,27 +698,33 @@ def with_one_unseen(
 
     ``others`` are the states in which that pod left before an earlier arrival. A departure between the earlier arrival and this one
     counts only if it changes the kubelet's decision. Otherwise the state equals one with a later departure. Yields the number of steps
-    after every state.
+    of each piece of work.
     """
     if arrival.unseen is not None and arrival.unseen[0] is others and arrival.unseen[1] is admitted:
         return arrival.unseen[2]
     uid = arrival.uid
     found: list[Hypothesis] = []
     for one in others:
-        before = budget.left
-        with budget:
-            found += _outcomes_of_orders(one, arrival, left)
-        yield before - budget.left
+        found += yield from _all(budget, _outcomes_of_orders(one, arrival, left))
     for one in arrival.before:
-        before = budget.left
-        with budget:
-            decisions = {_decision(after, uid) for after in _outcomes_of_orders(one, arrival, left)}
-            for away in one_of_each_kind(one, [other for other in one.state.pods if other not in left]):
-                more = _outcomes_of_orders(released(one, away), arrival, left)
-                found += [after for after in more if _decision(after, uid) not in decisions]
-        yield before - budget.left
+        expected = (after and _decision(after, uid) for after in _outcomes_of_orders(one, arrival, left))
+        decisions = {*(yield from _all(budget, expected))}
+        gone = (released(one, away) for away in one_of_each_kind(one, [it for it in one.state.pods if it not in left]))
+        more = chain.from_iterable(_outcomes_of_orders(state, arrival, left) for state in gone)
+        changed = (after for after in more if after is None or _decision(after, uid) not in decisions)
+        found += yield from _all(budget, changed)
     found = distinct(one for one in found if admitted in (None, one.has(uid)))
     arrival.unseen = others, admitted, found
+    return found
+
+
+def _all(budget: Budget, items: Iterator[T | None]) -> Generator[int, None, list[T]]:
+    """Return all items except ``None``. Yield the steps that each took from the budget."""
+    found = []
+    for item, taken in within(budget, items):
+        if item is not None:
+            found.append(item)
+        yield taken
     return found
 
 

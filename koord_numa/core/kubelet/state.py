@@ -8,11 +8,11 @@ answer. Code that may run long calls ``spend``, and ``limited`` sets the budget 
 dry run takes 5 to 12 steps per container, a step 15 to 40 microseconds.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from koord_numa.core.cpu_topology import CpuTopology
 from koord_numa.core.cpus.kubelet_options import (
@@ -33,6 +33,8 @@ from koord_numa.core.objects.vocabulary import INIT, ContainerKind, KubeletPolic
 from koord_numa.core.pod_resources import effective_requests
 from koord_numa.core.resources import CPU, MILLI, NOTHING, PODS, ResourceList, add, subtract, without_zeros
 from koord_numa.core.value_objects import MutableObject, ValueObject, replace, value_field, value_object
+
+T = TypeVar("T")
 
 DECISION: Final = 24_000
 """Steps of one decision on one node, in all slices. The hardest recorded nodes (8 NUMA nodes) take 0.4 to 0.9 s for them."""
@@ -97,6 +99,18 @@ class Budget:
 def limited(steps: int) -> Budget:
     """Return a context manager. All code in its ``with`` block together may take this number of steps."""
     return Budget(steps)
+
+
+def within(budget: Budget, items: Iterator[T]) -> Iterator[tuple[T, int]]:
+    """Yield each item with the number of steps that it took from the budget."""
+    while True:
+        before = budget.left
+        with budget:
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+        yield item, before - budget.left
 
 
 def spend(steps: int = 1) -> None:

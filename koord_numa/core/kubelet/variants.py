@@ -633,26 +633,42 @@ Departed = dict[tuple[str, ...], list[Hypothesis]]
 """States by departed pods, in the order of departure."""
 
 
-def without(one: Hypothesis, uids: Iterable[str], known: Departed | None = None) -> Iterator[Hypothesis]:
+def without(one: Hypothesis, uids: Iterable[str]) -> list[Hypothesis]:
+    """Return the result of ``departing`` at once."""
+    work = departing(one, uids, {})
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            states: list[Hypothesis] = end.value
+            return states
+
+
+def departing(one: Hypothesis, uids: Iterable[str], known: Departed) -> Generator[None, None, list[Hypothesis]]:
     """
-    Yield the hypotheses after these pods have left: several if their placement was not known.
+    Return the hypotheses after these pods have left: several if their placement was not known. Yield ``None`` after each piece of work.
 
     Pods leave in the order of their uids, whatever the order of ``uids``, so that limits apply alike in each process.
     ``known`` caches the states after departures from this hypothesis, and is extended. Raises ``TooManyWays`` when a
     departure has more than ``MOST_WAYS`` results.
     """
-    states, departed = [one], {} if known is None else known
+    states = [one]
     away: tuple[str, ...] = ()
     for uid in sorted(uids):
         away = (*away, uid)
-        if (found := departed.get(away)) is not None:
+        if (found := known.get(away)) is not None:
             states = found
         elif uid in one.unlocated:
-            states = distinct(_few(way for state in states for way in _departures(state, uid)))
+            ways = []
+            for way in _few(way for state in states for way in _departures(state, uid)):
+                ways.append(way)
+                yield
+            states = distinct(ways)
+            yield
         else:
             states = [released(state, uid) for state in states]
-        departed[away] = states
-    yield from states
+        known[away] = states
+    return states
 
 
 def _few(ways: Iterator[Hypothesis]) -> Iterator[Hypothesis]:
@@ -882,6 +898,6 @@ def without_leaving(one: Hypothesis, demand: PodDemand) -> Iterator[Hypothesis]:
     """
     node = one.state.node
     if not (one.leaving and node.aligns and node.config.topology_scope is KubeletScope.CONTAINER):
-        return iter(())
-    parts = sum(1 for _, part in demand.containers if part.cpus or part.memory or part.devices)
-    return without(one, one.leaving) if parts > 1 else iter(())
+        return
+    if sum(1 for _, part in demand.containers if part.cpus or part.memory or part.devices) > 1:
+        yield from without(one, one.leaving)

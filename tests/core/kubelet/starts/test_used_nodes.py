@@ -6,8 +6,8 @@ from koord_numa.core.kubelet.belief import Belief
 from koord_numa.core.kubelet.hypothesis import SOMEONE, Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.inferred_state import Block, groupings, used_starts
 from koord_numa.core.kubelet.node_config import NodeConfig
-from koord_numa.core.kubelet.replay import Arrival
-from koord_numa.core.kubelet.state import KubeletNode, KubeletState, OnTruncation, TooManyWays
+from koord_numa.core.kubelet.replay import Arrival, advance
+from koord_numa.core.kubelet.state import STEP_COUNT, KubeletNode, KubeletState, OnTruncation, TooManyWays
 from koord_numa.core.kubelet.variants import without
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Container, PodRequest
@@ -190,6 +190,27 @@ def test_memory_filled_up_leaves_open_where_a_block_reaches() -> None:
     found = groupings({0: {"memory": 6}, 1: {}}, supply, blocks, in_full=False)
     assert found is not None
     assert [dict(each.groups) for each in found] == [{0: 1, 1: 2}, {0: 3, 1: 3}]
+
+
+def test_groups_are_found_beside_many_that_hold_too_much() -> None:
+    """Eight NUMA nodes can be grouped in 4,140 ways, and more than 2,000 are not tried."""
+    supply = {numa: {"memory": 10} for numa in range(8)}
+    blocks = [Block({"memory": 6}, may_span=True, must_span=False)] * 8
+    found = groupings({numa: {"memory": 6} for numa in range(8)}, supply, blocks, in_full=True)
+    assert found is not None
+    assert [dict(each.groups) for each in found] == [{numa: 1 << numa for numa in range(8)}]
+
+
+def test_a_replay_gives_way_before_it_has_a_result() -> None:
+    """The departures of four pods of unknown places have many results, which one slice would not finish."""
+    zones = [Zone(n, {"cpu": 16 * MILLI}, {"cpu": 16 * MILLI}, {"cpu": 7 * MILLI}) for n in range(4)]
+    frame = _config(KubeletPolicy.SINGLE_NUMA_NODE, KubeletScope.CONTAINER, tuple(zones))
+    starts = used_starts(frame, {str(cpus): pod(app(cpus)) for cpus in range(1, 9)}, {})
+    left = {str(cpus): float(cpus) for cpus in range(1, 5)}
+    before = STEP_COUNT.total
+    pieces = list(advance(starts, Arrival("new", pod(app(4)), 9.0), left, None, 20_000))
+    assert sum(pieces) == STEP_COUNT.total - before > 4_000
+    assert max(pieces) < 1_000
 
 
 def test_a_belief_without_states_on_a_used_node_begins_again() -> None:
