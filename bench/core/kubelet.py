@@ -10,7 +10,7 @@ from statistics import mean, median
 from typing import Final
 
 from bench.figure import Figure, NotMeasurableError
-from koord_numa.core.kubelet.admission import would_admit
+from koord_numa.core.kubelet.prediction import would_admit
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.value_objects import replace

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from bench.figure import Figure
-from koord_numa.core.kubelet.admission import would_admit
+from koord_numa.core.kubelet.prediction import would_admit
 from koord_numa.core.kubelet.view import Explorations, KubeletView
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.value_objects import replace

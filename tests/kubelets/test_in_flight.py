@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet import admission
-from koord_numa.core.kubelet import admission as probes
-from koord_numa.core.kubelet.admission import TOO_MANY
+from koord_numa.core.kubelet import prediction
 from koord_numa.core.kubelet.admit import foreseen
 from koord_numa.core.kubelet.bounds import has_room_in_all_ways
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.hypothesis import Hypothesis
+from koord_numa.core.kubelet.prediction import TOO_MANY
 from koord_numa.core.kubelet.variants import device_layouts
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig
@@ -100,7 +99,7 @@ def test_room_for_all_that_are_in_flight_needs_no_replay() -> None:
 
 def test_a_pod_without_managed_resources_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many states there are in which those may go elsewhere: none of them is asked."""
-    monkeypatch.setattr(admission, "DECISION", 0)
+    monkeypatch.setattr(prediction, "DECISION", 0)
     one = life()
     run(one, 1, 5)
     one.place(pod(2))
@@ -135,8 +134,8 @@ def test_a_pod_with_too_many_states_to_evaluate_waits(monkeypatch: pytest.Monkey
     one = life()
     run(one, 3, 2)
     assert isinstance(one.ask(pod(1)), Placement)
-    monkeypatch.setattr(admission, "DECISION", 0)
-    monkeypatch.setattr(admission, "fits_in_every_state", lambda *_: False)
+    monkeypatch.setattr(prediction, "DECISION", 0)
+    monkeypatch.setattr(prediction, "fits_in_every_state", lambda *_: False)
     answer = one.ask(pod(1))
     assert isinstance(answer, Rejection)
     assert answer.detail == TOO_MANY
@@ -242,7 +241,7 @@ def test_where_amounts_tell_the_whole_procedure_says_the_same(seed: int, monkeyp
                 assert foreseen(laid.state, demand, one.trust, order) is not None
         return True
 
-    monkeypatch.setattr(probes, "FEW", 1)
-    monkeypatch.setattr(probes, "has_room_in_all_ways", checked)
+    monkeypatch.setattr(prediction, "FEW", 1)
+    monkeypatch.setattr(prediction, "has_room_in_all_ways", checked)
     assert not broken(life_of(Random(seed)))
     assert told

@@ -139,7 +139,7 @@ def with_stated_options(
     Return the topology of a kubelet-owned node with the options of the first statement that selects the node.
 
     Published options take precedence over stated ones. A rejection by the kubelet that contradicts a statement takes precedence as well
-    (``admission.py``).
+    (``core/kubelet/prediction.py``).
     """
     config = topology.kubelet
     # A publisher that knows the CPU manager policy knows its options too.

@@ -4,10 +4,9 @@ A model of the kubelet: which pods it admits now, and which CPUs, memory and dev
 Other packages import the names of this module only. ``kubelet_view(node, topology, holdings)`` collects what is known of
 a node, and ``would_admit(request, view)`` returns a ``KubeletAdmission`` or a ``Rejection``. ``Belief`` follows a kubelet
 by events. ``admit_pod`` runs the kubelet's own admission on a known state. Modules import only modules below them in the
-contract of pyproject.toml, from ``demand`` and ``state`` up to ``admission``.
+contract of pyproject.toml, from ``demand`` and ``state`` up to ``prediction``.
 """
 
-from koord_numa.core.kubelet.admission import refuse_exploration, would_admit
 from koord_numa.core.kubelet.admit import NotAdmitted, admit_pod
 from koord_numa.core.kubelet.belief import (
     TOO_MANY,
@@ -34,6 +33,7 @@ from koord_numa.core.kubelet.demand import (
 from koord_numa.core.kubelet.hypothesis import Hypothesis
 from koord_numa.core.kubelet.inferred_state import overlooked_use, shown_where_foreseen, used_starts
 from koord_numa.core.kubelet.node_config import NodeConfig, exact_hypothesis, starts
+from koord_numa.core.kubelet.prediction import refuse_exploration, would_admit
 from koord_numa.core.kubelet.replay import Arrival, without_left
 from koord_numa.core.kubelet.state import (
     STEP_COUNT,

@@ -2,7 +2,7 @@
 The scheduler's view of one kubelet-owned node: published zones, the Node object, and the pods known to be there.
 
 ``kubelet_view`` and ``inferred_view`` derive a view from amounts, ``followed_view`` from replayed hypotheses.
-``admission.py`` decides on a view. Unpublished facts are assumed conservatively and reported (``known_of``). The last
+``prediction.py`` decides on a view. Unpublished facts are assumed conservatively and reported (``known_of``). The last
 part explains rejections, and rejects pods that require what the kubelet's configuration does not guarantee.
 """
 

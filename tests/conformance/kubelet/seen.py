@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.admit import Admitted
 from koord_numa.core.kubelet.hypothesis import Hypothesis
+from koord_numa.core.kubelet.prediction import would_admit
 from koord_numa.core.kubelet.state import Charge, KubeletAdmission, KubeletState
 from koord_numa.core.kubelet.view import KubeletView, kubelet_view
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone

@@ -4,8 +4,8 @@ from collections.abc import Generator
 
 import pytest
 
-from koord_numa.core.kubelet import admission, belief, state
-from koord_numa.core.kubelet.admission import NOT_YET, TOO_MANY, would_admit
+from koord_numa.core.kubelet import belief, prediction, state
+from koord_numa.core.kubelet.prediction import NOT_YET, TOO_MANY, would_admit
 from koord_numa.core.kubelet.state import OverBudget, limited, spend
 from koord_numa.core.kubelet.view import ONE_SLICE, Explorations, KubeletView
 from koord_numa.core.objects.verdicts import Rejection
@@ -42,8 +42,8 @@ def test_the_hardest_question_stays_within_its_budget(spec: dict[str, object], m
     request = parse_pod(life.pod("question", spec)).request
     first, again = would_admit(request, seen.offer), would_admit(request, seen.offer)
     assert isinstance(first, Rejection) is isinstance(again, Rejection)
-    monkeypatch.setattr(admission, "DECISION", 1)
-    monkeypatch.setattr(admission, "fits_in_every_state", lambda *_: False)
+    monkeypatch.setattr(prediction, "DECISION", 1)
+    monkeypatch.setattr(prediction, "fits_in_every_state", lambda *_: False)
     refused = would_admit(request, seen.offer)
     assert isinstance(refused, Rejection)
     assert refused.detail == TOO_MANY

@@ -6,10 +6,10 @@ from random import Random
 import pytest
 
 from koord_numa.core.kubelet import variants
-from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.admit import DryRunAdmitted, admit_pod, dry_run
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.hypothesis import Hypothesis, may_lie_otherwise
+from koord_numa.core.kubelet.prediction import would_admit
 from koord_numa.core.kubelet.state import KubeletAdmission, KubeletNode, KubeletState
 from koord_numa.core.kubelet.variants import spread_rooms
 from koord_numa.core.kubelet.view import KubeletView

@@ -5,10 +5,10 @@ from random import Random
 import pytest
 
 from koord_numa.core.kubelet import replay
-from koord_numa.core.kubelet.admission import TOO_MANY, would_admit
 from koord_numa.core.kubelet.admit import Admitted, NotAdmitted, admit_pod
 from koord_numa.core.kubelet.belief import Belief
 from koord_numa.core.kubelet.hypothesis import Hypothesis
+from koord_numa.core.kubelet.prediction import TOO_MANY, would_admit
 from koord_numa.core.kubelet.replay import admitted
 from koord_numa.core.kubelet.state import KubeletAdmission, KubeletNode, KubeletState
 from koord_numa.core.kubelet.view import KubeletView

@@ -2,9 +2,9 @@
 
 from random import Random
 
-from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.hypothesis import Hypothesis
+from koord_numa.core.kubelet.prediction import would_admit
 from koord_numa.core.kubelet.state import KubeletAdmission, KubeletState
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.request import PodRequest

@@ -11,7 +11,7 @@ from koord_numa.core.objects.vocabulary import CpuOwner, KubeletScope
 from koord_numa.core.resources import ResourceList
 from koord_numa.core.state.ledger import Holding, Ledger
 from tests.core.kubelet.nodes import app, init, pod
-from tests.core.kubelet.test_admission import held, zones
+from tests.core.kubelet.test_prediction import held, zones
 from tests.tables import each_row
 
 Missing = dict[int, ResourceList]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.core.kubelet.admission import would_admit
+from koord_numa.core.kubelet.prediction import would_admit
 from koord_numa.core.kubelet.state import KubeletAdmission
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone

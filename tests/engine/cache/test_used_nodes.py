@@ -4,8 +4,8 @@ from time import time
 
 import pytest
 
-from koord_numa.core.kubelet.admission import would_admit
 from koord_numa.core.kubelet.demand import TOPOLOGY_AFFINITY
+from koord_numa.core.kubelet.prediction import would_admit
 from koord_numa.core.kubelet.state import KubeletAdmission
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import (

@@ -7,7 +7,7 @@ import pytest
 from koord_numa.core.cpus.kubelet_options import OVER_NUMA
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet import variants
-from koord_numa.core.kubelet.admission import TOO_MANY
+from koord_numa.core.kubelet.prediction import TOO_MANY
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.admission import would_admit
+from koord_numa.core.kubelet.prediction import would_admit
 from koord_numa.core.kubelet.state import KubeletAdmission
 from koord_numa.core.kubelet.view import kubelet_view
 from koord_numa.core.objects.node import KubeletConfig

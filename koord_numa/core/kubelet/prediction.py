@@ -1,5 +1,5 @@
 """
-Decide whether the kubelet of a node would admit a pod, and which NUMA nodes, amounts and CPUs the pod would get.
+Predict whether the kubelet of a node would admit a pod, and which NUMA nodes, amounts and CPUs the pod would get.
 
 ``AdmissionQuestion`` lists the kubelet states to dry-run, ``would_admit`` combines the answers, and ``refuse_exploration``
 applies the rule for unknown kubelet options. An admission holds in every state that the view considers possible. A

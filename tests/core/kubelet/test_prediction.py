@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from koord_numa.core.cpus.kubelet_options import CoreEvidence, FreeCpus, core_rule, surely_whole
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.core.kubelet.admission import NOTHING_KNOWN, refuse_exploration, would_admit
 from koord_numa.core.kubelet.admit import Admitted, admit_pod
+from koord_numa.core.kubelet.prediction import NOTHING_KNOWN, refuse_exploration, would_admit
 from koord_numa.core.kubelet.state import Charge, KubeletAdmission, KubeletNode, KubeletState
 from koord_numa.core.kubelet.view import CANNOT_ALIGN, CANNOT_ALLOCATE, NO_WHOLE_CORES, KubeletView, kubelet_view
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
