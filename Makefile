@@ -35,7 +35,7 @@ demo: $(STAMP)  ## Fill a simulated rack through the real operator and show the 
 
 test: check  ## The same as check
 
-check: $(DEV)  ## Lint, types, import contracts and tests: what CI runs before make system and make chaos-round
+check: $(DEV)  ## Lint, types, import contracts and tests, without those of make system and make chaos-round
 	$(MAKE) --no-print-directory --jobs 2 lint types imports unit # types and tests side by side
 
 lint: $(DEV)
@@ -53,12 +53,12 @@ $(TESTS): $(DEV)
 	-$(BIN)/python -m pytest --collect-only -qq > /dev/null
 	@touch $@
 
-unit: $(TESTS)  ## Only the tests, without those in a browser
+unit: $(TESTS)  ## Only the tests of make check
 	$(BIN)/python -m compileall -q koord_numa # once, or in a fresh clone each worker would
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not browser" $(ARGS) # for two processors: a third of the time is waiting
+	$(BIN)/python -m pytest -n 3 --dist worksteal --ignore tests/chaos -m "not e2e" $(ARGS) # for two processors: some of the time is waiting
 
-system: $(DEV)  ## Tests of the page in Chromium, which CI runs after make test (about one minute)
-	$(BIN)/python -m pytest tests/view tests/e2e -m browser -n 2 --dist loadfile $(ARGS)
+system: $(DEV)  ## Tests of the operator and its commands as processes, and of the page in Chromium (some two minutes)
+	$(BIN)/python -m pytest -n 3 --dist worksteal --ignore tests/chaos -m "e2e or rights" --all-rights $(ARGS)
 
 fix: $(DEV)  ## Format, and repair what ruff can repair
 	$(BIN)/ruff format .
@@ -69,15 +69,15 @@ bench: $(DEV)  ## Measure every figure beside its target (ONLY=name for one, JSO
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
 chaos: $(DEV)  ## Long runs of random faults and of hostile objects (some forty minutes)
-	$(BIN)/python -m pytest tests/chaos tests/kubelets -n 2 --dist worksteal --chaos-seeds 8 --chaos-pods 1500 --hostile-objects 100000 --law-examples 2000 $(ARGS)
+	$(BIN)/python -m pytest tests/chaos tests/e2e/test_gangs.py tests/kubelets -n 2 --dist worksteal --chaos-seeds 8 --chaos-pods 1500 --hostile-objects 100000 --law-examples 2000 $(ARGS)
 	$(BIN)/python -m pytest tests/chaos -n 2 --dist worksteal --chaos-seeds 4 --chaos-pods 5000 $(ARGS)
 	$(BIN)/python -m pytest tests/failure_modes/test_fair_shares.py -n 2 -k nothing_grows --lifecycles 100000 $(ARGS)
 	$(BIN)/python -m pytest tests/engine/preemption/test_wakeups.py -n 2 --dist worksteal --stories 10000 $(ARGS)
 	$(BIN)/python -m pytest tests/failure_modes/test_growth.py -n 1 --shapes 60000 $(ARGS)
 	$(BIN)/python -m pytest tests/core tests/engine tests/wire tests/sandbox -n 2 --dist worksteal --hypothesis-profile random --law-examples 200 $(ARGS)
 
-chaos-round: $(DEV)  ## One shorter round of it, as CI runs it after the tests (some five minutes)
-	$(BIN)/python -m pytest tests/chaos -n 2 --dist worksteal --chaos-seeds 2 --chaos-pods 1500 --hostile-objects 4000 $(ARGS)
+chaos-round: $(DEV)  ## One shorter round of it (some five minutes)
+	$(BIN)/python -m pytest tests/chaos tests/e2e/test_gangs.py -n 2 --dist worksteal --chaos-seeds 2 --chaos-pods 1500 --hostile-objects 4000 $(ARGS)
 
 docs: $(DEV)  ## Build the documentation site, strictly, into build/site
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'

@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The size of the chaos runs: the defaults are what `make check` can afford, `make chaos` asks for more."""
+    """The size of random runs: `make chaos` asks for more than the defaults."""
     parser.addoption("--chaos-seeds", type=int, default=1, help="how many random runs")
     parser.addoption("--chaos-pods", type=int, default=300, help="pods in each of them; a fault for every five")
     parser.addoption(
@@ -88,6 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shapes", type=int, default=240, help="pods of ever new shapes in the test of growth")
     parser.addoption("--row", action="append", default=[], help="only rows of tables with this text in their name")
     parser.addoption("--lifecycles", type=int, default=1000, help="pods that come and go in the tests of growth")
+    parser.addoption("--all-rights", action="store_true", help="fail for a granted right that no test uses")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

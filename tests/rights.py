@@ -3,7 +3,7 @@ Requests of the scheduler to an API server during the tests, compared with the p
 
 A plugin of pytest: every embedded server of the run tells it who asked for what; workers of a parallel run hand their part to the
 main process, and there the whole is judged. A right that is used and not granted is always wrong. One that is granted and not
-used is wrong when all tests were run.
+used is wrong in ``make system`` (``--all-rights``), which has a test of every right.
 
 The main process of a parallel run does not import the scheduler, so that its workers start 2 seconds earlier.
 """
@@ -82,7 +82,6 @@ class Witness:
         self._of_workers: set[Right] = set()
         self.complaints: list[str] = []
         self.untouched: set[Right] = set()
-        self._deselected = False
 
     @property
     def used(self) -> set[Right]:
@@ -110,10 +109,6 @@ class Witness:
 
         RequestLog.add = heard  # type: ignore[method-assign, assignment]  # every server of every test, without each knowing of it
 
-    def pytest_deselected(self) -> None:
-        """A part of the tests was selected."""
-        self._deselected = True
-
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """A worker of pytest-xdist has ended."""
@@ -125,8 +120,7 @@ class Witness:
         if hasattr(session.config, "workeroutput"):
             session.config.workeroutput[TOLD] = sorted(self.used)
             return
-        chosen = session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS
-        all_run = not (chosen or self._deselected or session.exitstatus or session.config.option.collectonly)
+        all_run = session.config.getoption("--all-rights") and not session.exitstatus
         allowed = granted(document for document in yaml.safe_load_all(RBAC.read_text()) if document)
         self.complaints = judge(self.used, allowed, all_run=all_run)
         self.untouched = allowed - self.used

@@ -2,8 +2,7 @@
 Under random faults every pod that fits is bound once, nothing is held twice, and ledgers end as the API objects say.
 
 Two schedulers, an API server with faults of every kind, and a cluster in constant change. The seed is printed; ``--chaos-seeds`` and
-``--chaos-pods`` size the runs. The defaults are short, for every run of the suite; ``make chaos`` has seeds of 5,000 pods and 1,000
-faults each.
+``--chaos-pods`` size the runs. ``make chaos`` has seeds of 5,000 pods and 1,000 faults each.
 """
 
 import asyncio

@@ -9,9 +9,9 @@ import pytest
 
 from koord_numa.sandbox.apiserver import Effect, Fault
 from koord_numa.settings import PodSource
-from tests.chaos.test_gangs import MACHINES, OPTIONAL
 from tests.cluster.objects import until
 from tests.e2e.test_claims import Devices
+from tests.e2e.test_gangs import MACHINES, OPTIONAL
 from tests.e2e.world import CRDS, JsonObject, World, pinned, world
 from tests.operator.operating import operating
 

@@ -17,9 +17,8 @@ from koord_numa.wire.nodes import parse_node
 from tests.cli.processes import is_open, left_in, line_with, started
 from tests.cli.small import RACK, ask, pod, small_cluster
 
-pytestmark = pytest.mark.e2e
 
-
+@pytest.mark.e2e
 @pytest.mark.parametrize(("number", "has_file"), [(SIGINT, False), (SIGTERM, True)])
 async def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, number: Signals, has_file: bool) -> None:
     """Without a file for the kubeconfig, the server removes its own."""
@@ -73,6 +72,7 @@ def test_objects_are_ordered_by_what_refers_to_what() -> None:
     assert all(it["metadata"] == {"name": "x"} for it in loaded)
 
 
+@pytest.mark.e2e
 async def test_files_with_objects_are_served(tmp_path: Path) -> None:
     """A snapshot of one cluster is another cluster, in which the same pod has the same answer."""
     snapshot, listed, kubeconfig = tmp_path / "cluster.yaml", tmp_path / "list.yaml", tmp_path / "other"

@@ -62,6 +62,7 @@ async def test_tokens(headers: dict[str, str], expected: tuple[int, str], tmp_pa
         assert await status(f"{url}/metrics", headers) == expected
 
 
+@pytest.mark.rights
 async def test_a_right_is_needed_for_each_path(tmp_path: Path) -> None:
     async with serving(tmp_path) as (server, url):
         server.faults.add(Fault(verb="get", resource="/metrics", status=403))

@@ -81,6 +81,7 @@ def test_files_that_the_steps_name_exist() -> None:
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
+@pytest.mark.e2e
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on the PATH")
 async def test_the_check_of_real_clusters_passes_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The entry point of the workflow, on the same objects: an operator beside the API server in memory."""

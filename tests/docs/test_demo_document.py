@@ -14,8 +14,6 @@ from koord_numa.cli import main
 from tests.cli.processes import left_in, started
 from tests.cluster.objects import PATIENCE
 
-pytestmark = pytest.mark.e2e
-
 ROOT: Final = Path(__file__).parents[2]
 RECORDED: Final = dict(
     block.split("\n", 1) for block in Path(__file__).with_name("demo.txt").read_text().split("$ koord-numa ")[1:]
@@ -59,6 +57,7 @@ def test_documents_show_lines_of_it_in_order(document: str) -> None:
         ] == []
 
 
+@pytest.mark.e2e
 async def test_the_recorded_output_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (demo, shown), *around = RECORDED.items()
     assert demo == "demo"

@@ -18,8 +18,6 @@ from tests.chaos.replicas import Replica
 from tests.cluster.objects import PATIENCE, until
 from tests.e2e.world import JsonObject, World, mixed_pods, pinned, shared, world
 
-pytestmark = pytest.mark.e2e
-
 SETTINGS = Settings(lease=LeaseSettings(duration=60, renew=45, retry=2))
 STATUS = "scheduling.koordinator.sh/resource-status"
 EVENTS = "events.events.k8s.io"
@@ -128,6 +126,7 @@ async def test_two_that_both_believe_to_be_alone_do_no_harm(rack: World) -> None
     assert second.errors == []
 
 
+@pytest.mark.rights
 async def test_a_repeated_event_is_one_object_with_a_count(rack: World) -> None:
     async with operating(rack) as replica:
         await until(lambda: replica.alive and rack.server.open_watches)

@@ -255,6 +255,7 @@ async def test_a_deleted_rebind_ends_between_two_steps(tmp_path: Path) -> None:
         assert (await world.ended("other"))["after"]["crossingPods"] == 0
 
 
+@pytest.mark.rights
 async def test_a_rebind_that_has_ended_is_deleted_after_its_time(tmp_path: Path) -> None:
     async with fragmented(tmp_path) as world:
         world.ask(dryRun=True, ttlSecondsAfterFinished=1)

@@ -19,7 +19,6 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not in
 
 in_chromium: Final = (
     needs_chromium,
-    pytest.mark.browser,
     pytest.mark.usefixtures("chromium"),
     pytest.mark.asyncio(loop_scope="session"),
 )

@@ -239,7 +239,6 @@ def test_extended_resources_by_claim_are_shown_like_claims(objects: Path) -> Non
 
 @pytest.mark.e2e
 @needs_chromium
-@pytest.mark.browser
 @pytest.mark.usefixtures("chromium")
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_page_shows_them(objects: Path, tmp_path: Path) -> None:

@@ -165,6 +165,7 @@ async def test_an_eviction_that_a_budget_forbids_is_for_later(server: ApiServer,
     assert refused.value.retry_after == 10
 
 
+@pytest.mark.rights
 async def test_a_deletion_skips_budgets_and_spares_a_later_pod(server: ApiServer, tmp_path: Path) -> None:
     async with await Api.connect(server.write_kubeconfig(tmp_path / "kubeconfig"), AGENT) as api:
         await _deletes_only_the_pod_that_was_meant(server, ApiBinder(api))

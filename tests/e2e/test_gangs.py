@@ -11,10 +11,10 @@ from tests.cluster.objects import until
 from tests.e2e.test_claims import Devices
 from tests.e2e.world import CRDS, JsonObject, World, ended, pinned, world
 
-pytestmark = [pytest.mark.chaos, pytest.mark.e2e]
+pytestmark = pytest.mark.e2e
 
 MOST_GANGS = 50
-"""As many as the machines hold; ``make chaos`` runs them, and every run of the suite some of them."""
+"""As many as the machines hold; ``make chaos-round`` runs them, and ``make system`` some of them."""
 SIZES = (2, 3, 4)
 OPTIONAL = tuple(sorted((CRDS[0].parent / "optional").glob("*.yaml")))
 PAIR: JsonObject = {"sockets": 2, "numa": 1, "cores": 8, "threads": 2, "memory": "64Gi"}
