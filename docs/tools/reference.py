@@ -40,7 +40,7 @@ def cli_page() -> str:
     for name, command in commands.items():
         lines = [f"koord-numa {name} {' '.join(command.collect_usage_pieces(contexts[name]))}"]
         if isinstance(command, Documented):
-            lines += [f"koord-numa {arguments}" for _, arguments in command.examples]
+            lines += [f"koord-numa {arguments}" for _, arguments in command.examples if arguments != name]
         parts.append(f"## {name}\n\n" + " ".join((command.help or command.short_help or "").split()) + "\n")
         parts.append("```\n" + "".join(f"{line}\n" for line in lines) + "```\n")
         parts.append(_list(option for option in options[name] if option not in common))
@@ -48,10 +48,11 @@ def cli_page() -> str:
         if shared:
             parts.append(f"[Common](#common-options): {', '.join(shared)}.\n")
     parts.append("## Common options\n\n" + _list(common))
+    connection = [option for option in _options(main, root) if option not in common and option[0] != "--version"]
     parts.append(
-        "## Options of the connection\n\nAs in kubectl, before or after a command that reads a cluster, like "
-        "`--kubeconfig`, `--context` and `-n`.\n\n"
-        + _list(option for option in _options(main, root) if option not in common)
+        "## Options of the connection\n\nAs in kubectl, before or after a command that reads a cluster: "
+        + ", ".join(f"`{names}`" for names, _ in connection)
+        + ".\n"
     )
     return "\n".join(part for part in parts if part)
 

@@ -387,5 +387,5 @@ def with_scheduler(command: Command) -> Command:
         envvar="KOORD_NUMA_SCHEDULER",
         metavar="URL",
         help="Scheduler that answers, such as http://localhost:10251; none: evaluate the objects. "
-        "Default: the leader, by port-forward.",
+        "Default: the leader by port-forward, otherwise the objects.",
     )(command)

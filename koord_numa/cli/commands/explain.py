@@ -101,8 +101,7 @@ def command(
     """
     Show why PODs wait and what would make them fit, or what bound pods hold.
 
-    podgroup/NAME explains a group. Without POD, all waiting pods are listed from the objects. The running scheduler answers if it is
-    reachable, otherwise the objects are evaluated; the last line shows the source.
+    podgroup/NAME explains a group. Without POD, all waiting pods are listed. The last line shows the source of the answer (--scheduler).
     """
     check_watch(watch, access, output)
     if not pods:

@@ -49,11 +49,7 @@ from koord_numa.view import Document, document
 def command(
     names: tuple[str, ...], access: Access, output: Output, selects: Selects, watch: bool, scheduler: str
 ) -> None:
-    """
-    List the owner of the CPUs, free CPUs per NUMA node, and the largest request that one NUMA node can serve.
-
-    The running scheduler answers if it is reachable, otherwise the objects are evaluated.
-    """
+    """List the owner of the CPUs, free CPUs per NUMA node, and the largest request that one NUMA node can serve."""
     check_watch(watch, access, output)
     names = tuple(name.removeprefix("nodes/").removeprefix("node/") for name in names)
 
