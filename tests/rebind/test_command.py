@@ -110,7 +110,7 @@ async def test_a_dry_run_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 async def test_no_scheduler_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebind.follow_rebind, "__defaults__", (0.1,))
+    monkeypatch.setattr(rebind, "PATIENCE", 0.1)
     async with fragmented(tmp_path) as world:
         result = await run(world, NODE, "--wait")
     assert result.exit_code == 1
