@@ -92,8 +92,15 @@ def election_differs(elected: Decision, merged: Decision) -> str | None:
 def _is_explained(case: Case, found: Answer) -> bool:
     """
     Return true if the recorded answer follows from upstream's split alone, and the answer of this package is right on every set in
-    question.
+    question. Several rules ask for it.
     """
+    if "explained" not in found.splits:
+        found.splits["explained"] = _follows_from_the_split(case, found)
+    known: bool = found.splits["explained"]
+    return known
+
+
+def _follows_from_the_split(case: Case, found: Answer) -> bool:
     if not all(_is_right(found, mask, _ours(found, mask)) for mask in _masks(found)):
         return False
     if found.question.what == "allocate":
@@ -231,6 +238,13 @@ def _can(found: Answer, mask: int) -> bool:
 
     Amounts and CPUs disagree where a pod holds CPUs and no amounts; here, as upstream, shares follow the amounts.
     """
+    if ("can", mask) not in found.splits:
+        found.splits["can", mask] = _holds(found, mask)
+    known: bool = found.splits["can", mask]
+    return known
+
+
+def _holds(found: Answer, mask: int) -> bool:
     room, rules = found.offers, found.question.rules
     members = [at for at, numa in enumerate(room.numa_ids) if mask >> numa & 1]
     for name, given in room.given.items():
