@@ -47,7 +47,7 @@ LONG = (
 )
 """Modules with a test of more than six seconds. The workers of a parallel run begin with them and end with short tests."""
 
-FEW = 30
+FEW = 15
 """Examples of laws in ``make test``."""
 
 IN_MEMORY = Path("/dev/shm")
@@ -84,7 +84,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=FEW,
         help=f"lives of kubelet-owned nodes; above {FEW}, new ones, and all seeds of sampled tests",
     )
-    parser.addoption("--stories", type=int, default=300, help="random stories of late events and preemption")
+    parser.addoption("--stories", type=int, default=100, help="random stories of late events and preemption")
     parser.addoption("--shapes", type=int, default=240, help="pods of ever new shapes in the test of growth")
     parser.addoption("--row", action="append", default=[], help="only rows of tables with this text in their name")
     parser.addoption("--lifecycles", type=int, default=1000, help="pods that come and go in the tests of growth")

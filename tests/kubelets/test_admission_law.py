@@ -1,7 +1,7 @@
 """
 The law of kubelet-owned nodes: what the engine places is admitted, whatever the kubelet, churn and lag, apart from first explorations.
 
-Thirty examples, the same in every run; ``--law-examples`` asks for more, new ones each time, as ``make chaos`` does.
+Fifteen examples, the same in every run; ``--law-examples`` asks for more, new ones each time, as ``make chaos`` does.
 """
 
 from random import Random

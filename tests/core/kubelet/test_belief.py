@@ -248,7 +248,7 @@ def _published(state: KubeletState) -> list[Zone]:
     return zones
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", range(10))
 def test_a_late_topology_is_explained_however_much_came_after_it(seed: int) -> None:
     """Many histories are possible before it, and more after it, for which no effort is needed to explain it."""

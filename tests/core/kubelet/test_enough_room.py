@@ -76,7 +76,7 @@ def admits(state: KubeletState, asked: PodRequest) -> bool:
     return all(isinstance(dry_run(state, asked, reuse=order), DryRunAdmitted) for order in ORDERS)
 
 
-@each_row("seed", range(60), every=3)
+@each_row("seed", range(60), every=6)
 def test_a_pod_that_has_room_is_admitted(seed: int) -> None:
     dice = Random(seed)
     state = lived(dice, some_node(dice))
@@ -85,7 +85,7 @@ def test_a_pod_that_has_room_is_admitted(seed: int) -> None:
             assert admits(state, asked), asked
 
 
-@each_row("seed", range(60), every=3)
+@each_row("seed", range(60), every=6)
 def test_a_pod_that_has_room_keeps_it_whoever_leaves_and_comes(seed: int) -> None:
     dice = Random(seed)
     here = some_node(dice)
@@ -115,7 +115,7 @@ def _stays(here: KubeletNode, coming: PodRequest) -> bool:
     return here.config.topology_policy is KubeletPolicy.RESTRICTED and has_room(coming, here, empty)
 
 
-@each_row("seed", range(60), every=3)
+@each_row("seed", range(60), every=6)
 def test_states_that_look_alike_treat_the_pod_alike(seed: int) -> None:
     dice = Random(seed)
     here = some_node(dice)

@@ -48,7 +48,7 @@ def test_reused_init_cpus_fit_wherever_the_init_container_is() -> None:
 
 
 @each_row("policy", [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED])
-@each_row("seed", range(60), every=3)
+@each_row("seed", range(60), every=6)
 def test_a_yes_holds_whichever_pods_have_left(seed: int, policy: KubeletPolicy) -> None:
     """With CPU ids, so that the kubelet's own order of CPUs decides what later containers get again."""
     dice = Random(seed)
@@ -64,7 +64,7 @@ def test_a_yes_holds_whichever_pods_have_left(seed: int, policy: KubeletPolicy) 
 
 
 @each_row("policy", [KubeletPolicy.SINGLE_NUMA_NODE, KubeletPolicy.RESTRICTED])
-@each_row("seed", range(15))
+@each_row("seed", range(15), every=3)
 def test_an_admission_with_exact_state_holds_if_one_pod_has_left(seed: int, policy: KubeletPolicy) -> None:
     dice = Random(seed)
     state = KubeletState.empty(node("4x1x4x2", policy))

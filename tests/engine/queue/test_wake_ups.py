@@ -156,7 +156,7 @@ class Churn:
         return model
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(25))
 async def test_no_waiting_pod_fits_by_the_word_of_a_fresh_engine(seed: int) -> None:
     churn = Churn(seed)
@@ -174,7 +174,7 @@ async def test_no_waiting_pod_fits_by_the_word_of_a_fresh_engine(seed: int) -> N
             )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(25))
 async def test_no_pod_waits_without_event_and_condition(seed: int) -> None:
     """After any events between two attempts, every waiting pod gets a message within the interval of two checks."""
