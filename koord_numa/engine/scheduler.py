@@ -407,7 +407,8 @@ class Scheduler:
         self.writers.tick()
         self.unreadable.tick()
         self.preemption.nodes_changed(*self.assumed_pods.end_node_backoffs())
-        self.cache.judge_again()
+        for _ in self.cache.judge_again():
+            await self.dependencies.sleep(0)
         self.cache.expire_unreported()
         self.preemption.look_again()
         self.handlers.pending_pods.tell_untold()

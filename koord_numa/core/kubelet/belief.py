@@ -36,6 +36,7 @@ from koord_numa.core.kubelet.replay import (
     Arrival,
     admitted,
     advance,
+    all_of,
     bounded,
     forgetting,
     never_there,
@@ -52,7 +53,7 @@ from koord_numa.core.kubelet.reports import (
     Again,
     GivenUp,
     UndatedTopology,
-    agreeing,
+    agreeing_after,
     agrees,
     allowed,
     given_up,
@@ -62,6 +63,7 @@ from koord_numa.core.kubelet.state import (
     DECISION,
     EVENT,
     SLICE,
+    STEP_COUNT,
     Grant,
     KubeletNode,
     KubeletState,
@@ -69,7 +71,7 @@ from koord_numa.core.kubelet.state import (
     TooManyWays,
     limited,
 )
-from koord_numa.core.kubelet.variants import distinct, without
+from koord_numa.core.kubelet.variants import distinct
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
@@ -157,11 +159,11 @@ class Belief:
 
         An exception ends the belief: nothing is known until it is restarted.
         """
+        end = STEP_COUNT.total + steps
         try:
             while self._line:
-                for spent in self._line[0]:
-                    steps -= spent
-                    if steps < 0:
+                for _ in self._line[0]:
+                    if STEP_COUNT.total > end:
                         return False
                 self._line.popleft()
         except BaseException:
@@ -298,10 +300,11 @@ class Belief:
         # The topology may be newer than arrivals that it does not show, with departures after them.
         # Its sums locate unlocated pods, so absent unlocated pods left before.
         away = absent if until == place else {uid for uid in absent for one in there if uid in one.unlocated}
-        here = (after for one in there for after in without(one, away))
+        budget = limited(EVENT)
         try:
-            with limited(EVENT):
-                kept = agreeing(here, shown, zones)
+            kept = yield from all_of(budget, agreeing_after(there, away, shown, zones))
+            with budget:
+                kept = distinct(kept)
         except TooManyWays:
             kept = []
         if not self.shortened.explained(kept):
@@ -407,11 +410,13 @@ class Belief:
             self.overflow = self.overflow or (TOO_MANY if shortened and self.on_truncation is OnTruncation.WAIT else "")
             # If no state passes, the topology belongs to another history: keep all. ``None`` drops no state.
             states = list(filter(how.leads_on, states)) or states
+            yield 0
             after = self._bounded(allowed(states, self.undated, each.uid))
             if at + 1 < len(self.arrivals):
                 self.arrivals[at + 1].before = after
             else:
                 self.last = after
+            yield 0
         self._conclude()
 
     def _conclude(self) -> None:

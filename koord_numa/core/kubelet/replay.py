@@ -705,20 +705,20 @@ def with_one_unseen(
     uid = arrival.uid
     found: list[Hypothesis] = []
     for one in others:
-        found += yield from _all(budget, _outcomes_of_orders(one, arrival, left))
+        found += yield from all_of(budget, _outcomes_of_orders(one, arrival, left))
     for one in arrival.before:
         expected = (after and _decision(after, uid) for after in _outcomes_of_orders(one, arrival, left))
-        decisions = {*(yield from _all(budget, expected))}
+        decisions = {*(yield from all_of(budget, expected))}
         gone = (released(one, away) for away in one_of_each_kind(one, [it for it in one.state.pods if it not in left]))
         more = chain.from_iterable(_outcomes_of_orders(state, arrival, left) for state in gone)
         changed = (after for after in more if after is None or _decision(after, uid) not in decisions)
-        found += yield from _all(budget, changed)
+        found += yield from all_of(budget, changed)
     found = distinct(one for one in found if admitted in (None, one.has(uid)))
     arrival.unseen = others, admitted, found
     return found
 
 
-def _all(budget: Budget, items: Iterator[T | None]) -> Generator[int, None, list[T]]:
+def all_of(budget: Budget, items: Iterator[T | None]) -> Generator[int, None, list[T]]:
     """Return all items except ``None``. Yield the steps that each took from the budget."""
     found = []
     for item, taken in within(budget, items):

@@ -6,7 +6,7 @@ Comparison of candidate states (hypotheses) with a published topology: which can
 ``GivenUp`` records the candidates that a replay has dropped.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -19,7 +19,7 @@ from koord_numa.core.kubelet.demand import is_memory
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa, may_lie_otherwise
 from koord_numa.core.kubelet.node_config import is_located, packs_sockets
 from koord_numa.core.kubelet.state import EVENT, ContainerGrant, Grant, KubeletNode, ManagerState
-from koord_numa.core.kubelet.variants import Rest, distinct, elsewhere, freed, holding, rest_of
+from koord_numa.core.kubelet.variants import Rest, departing, elsewhere, freed, holding, rest_of
 from koord_numa.core.numa import mask_of
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.vocabulary import ContainerKind
@@ -299,9 +299,17 @@ def _devices_agree(use: Use, node: KubeletNode, published: Mapping[int, Mapping[
     return True
 
 
-def agreeing(states: Iterable[Hypothesis], shown: Collection[str], zones: Sequence[Zone]) -> list[Hypothesis]:
-    """Return the states that agree with the topology, without duplicates, with spread CPUs settled."""
-    return distinct(settled(one, shown, zones) for one in states if agrees(one, shown, zones))
+def agreeing_after(
+    states: Iterable[Hypothesis], away: Collection[str], shown: Collection[str], zones: Sequence[Zone]
+) -> Generator[Hypothesis | None, None, None]:
+    """
+    Yield the states without the pods ``away`` that agree with the topology, with spread CPUs settled.
+
+    Yield ``None`` after a piece of work without a state.
+    """
+    for one in states:
+        for after in (yield from departing(one, away, {})):
+            yield settled(after, shown, zones) if agrees(after, shown, zones) else None
 
 
 def settled(one: Hypothesis, shown: Collection[str], zones: Sequence[Zone]) -> Hypothesis:

@@ -201,14 +201,19 @@ class Cache:
             if info is not None and info.unreported.judge(info.topology, self.clock(), info.history.read()):
                 self._knowledge_changed(info)
 
-    def judge_again(self) -> None:
-        """Judge the last topologies of nodes again where pods started, left or were rejected since the topology was observed."""
+    def judge_again(self) -> Iterator[None]:
+        """
+        Judge the last topologies of nodes again where pods started, left or were rejected since the topology was observed.
+
+        Yield after every node.
+        """
         names, self._moved = self._moved, set()
         for name in sorted(names):
             info = self.nodes.get(name)
             if info is not None and info.judge_again(self.clock()):
                 self._knowledge_changed(info)
                 self._note_lag(info)
+            yield
 
     def rebuild(self, name: str) -> bool:
         """Rebuild the state of a node's kubelet from published data. Return whether the node has an inferred state."""

@@ -133,7 +133,19 @@ def test_replays_in_slices_lead_to_the_states_of_replays_at_once(monkeypatch: py
     assert later.most_behind > 1  # events waited in line
 
 
+def test_topologies_are_judged_again_one_node_at_a_time() -> None:
+    """Other tasks run in between: one node takes milliseconds, and a restart moves pods of all nodes."""
+    cache = hardest().cache
+    cache._moved = {"n", "unknown"}
+    judging = cache.judge_again()
+    next(judging)
+    cache._moved.add("n")  # by an event in between
+    assert len(list(judging)) == 1
+    assert cache._moved == {"n"}
+
+
 def _failing() -> Generator[int, None, None]:
+    spend(2 * state.SLICE)
     yield 2 * state.SLICE
     raise ValueError("as told")
 
