@@ -687,7 +687,7 @@ def _outcomes_of_orders(
                         if not away & there.unlocated.keys():
                             seen.append((away, outcome, held))
                         yield replace(after, uncertainty=after.uncertainty + uncertainty) if uncertainty else after
-    yield None
+                yield None
 
 
 def with_one_unseen(
