@@ -11,7 +11,6 @@ The folder is ``KOORD_NUMA_VECTORS``; else ``vectors`` in ``KOORD_NUMA_SHARED``;
 repository; else the small selection that comes with the tests. Files are found by the oracle's name, never by a list.
 """
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+import orjson
 import pytest
 
 from tests.conformance.deviations import Deviation, documented
@@ -109,7 +109,7 @@ def cases(file: Path) -> Iterator[Case]:
     with file.open() as lines:
         for line in lines:
             if line.strip():
-                yield json.loads(line)
+                yield orjson.loads(line)
 
 
 def compare(oracle: Oracle[Given, Answer], file: Path) -> Tally:
