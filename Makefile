@@ -78,7 +78,7 @@ chaos: $(DEV)  ## Long runs of random faults and of hostile objects (some forty 
 
 chaos-round: $(DEV)  ## One shorter round of it, and more examples of the kubelet's laws than make test (some six minutes)
 	$(BIN)/python -m pytest tests/chaos tests/e2e/test_gangs.py -n 2 --dist worksteal --chaos-seeds 2 --chaos-pods 1500 --hostile-objects 4000 $(ARGS)
-	$(BIN)/python -m pytest tests/core/kubelet tests/kubelets tests/engine/preemption/test_wakeups.py tests/engine/queue/test_wake_ups.py -n 2 --dist worksteal --law-examples 60 --stories 1000 $(ARGS)
+	$(BIN)/python -m pytest tests/core/kubelet tests/kubelets tests/engine/preemption/test_wakeups.py tests/engine/queue/test_wake_ups.py tests/wire/pod/test_bound_text.py -n 2 --dist worksteal --law-examples 60 --stories 1000 $(ARGS)
 
 docs: $(DEV)  ## Build the documentation site, strictly, into build/site
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'

@@ -137,7 +137,7 @@ NO_JSON = {"huge integer", "nan", "infinite", "deep list", "megabytes", "half a 
 """Values that no server can send, or that take long and show nothing new."""
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("obj", [BOUND, PLAIN, EVERY_FIELD], ids=["bound", "plain", "every field"])
 @pytest.mark.parametrize("name", sorted(HOSTILE.keys() - NO_JSON))
 def test_any_value_anywhere_reads_as_in_a_whole_object(obj: Object, name: str) -> None:
