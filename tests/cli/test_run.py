@@ -116,6 +116,7 @@ def test_an_unknown_command() -> None:
     assert CliRunner().invoke(main, ["does-not-exist"]).exit_code == 2
 
 
+@pytest.mark.e2e
 def test_the_node_agent_imports_no_models() -> None:
     """Each of these would add 5 to 30 MB on every node."""
     heavy = ("pydantic", "numpy", "kubernetes_asyncio", "kopf", "koord_numa.engine")
@@ -124,6 +125,7 @@ def test_the_node_agent_imports_no_models() -> None:
     assert found.split() == []
 
 
+@pytest.mark.e2e
 def test_version_imports_neither_the_client_nor_the_sandbox() -> None:
     code = (
         "import sys; import koord_numa.cli.commands.version\n"
@@ -133,6 +135,7 @@ def test_version_imports_neither_the_client_nor_the_sandbox() -> None:
     assert found.split() == []
 
 
+@pytest.mark.e2e
 def test_kopf_imports_no_client_library() -> None:
     """kubernetes-asyncio, which tests install, takes a third of the time to the first bind. It stays importable."""
     code = (

@@ -189,6 +189,7 @@ def test_images_and_subjects_are_filled_in(manifests: list[Manifest]) -> None:
     assert all(subject["namespace"] for subject in subjects)
 
 
+@pytest.mark.e2e
 async def test_the_scheduler_leads_and_places(
     manifests: list[Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

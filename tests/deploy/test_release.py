@@ -104,6 +104,7 @@ def test_the_plugin_manifest_is_filled_in_from_the_archives(plugin: Path) -> Non
         assert modes[platform["bin"]] == 0o755
 
 
+@pytest.mark.e2e
 def test_the_plugin_needs_only_python(plugin: Path, tmp_path: Path) -> None:
     with tarfile.open(plugin / "kubectl-koord_numa-linux-amd64.tar.gz") as archive:
         archive.extractall(tmp_path / "store")  # noqa: S202  (our own archive)
@@ -199,6 +200,7 @@ def test_a_repository_is_an_owner_and_a_name(repository: str, tmp_path: Path) ->
     assert "OWNER/NAME" in done.stderr
 
 
+@pytest.mark.e2e
 def test_the_chart_is_packed_with_the_version(tmp_path: Path) -> None:
     pytest.importorskip("helm_python", reason="Helm's library is not installed on this platform")
     subprocess.run([sys.executable, ROOT / "deploy" / "tools" / "chart.py", tmp_path], check=True)

@@ -218,6 +218,7 @@ def test_powershell_completes() -> None:
 HEAVY = ("kubernetes_asyncio", "aiohttp", "pydantic", "numpy", "rich", "kopf", "asyncio", "koord_numa.core.kubelet")
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("words", "allowed"),
     [

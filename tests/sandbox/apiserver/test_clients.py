@@ -152,6 +152,7 @@ async def run(server: ApiServer, folder: Path, *arguments: str, stdin: str = "")
     return printed.decode()
 
 
+@pytest.mark.e2e
 @needs_kubectl
 async def test_kubectl_applies_twice_and_deletes(server: ApiServer, tmp_path: Path) -> None:
     documents = yaml.safe_dump_all([crd(), pod(), node(capacity={"cpu": "8"})])
@@ -173,6 +174,7 @@ async def test_kubectl_applies_twice_and_deletes(server: ApiServer, tmp_path: Pa
     assert server.store.list("pods") == []
 
 
+@pytest.mark.e2e
 @needs_kubectl
 async def test_kubectl_applies_a_kustomization(server: ApiServer, tmp_path: Path) -> None:
     base = str(Path(__file__).parents[3] / "deploy/kustomize/base")
@@ -182,6 +184,7 @@ async def test_kubectl_applies_a_kustomization(server: ApiServer, tmp_path: Path
     assert "deployment.apps/koord-numa" in printed.splitlines()
 
 
+@pytest.mark.e2e
 @needs_kubectl
 async def test_kubectl_shows_mistakes(server: ApiServer, tmp_path: Path) -> None:
     server.store.create(crd())
@@ -191,6 +194,7 @@ async def test_kubectl_shows_mistakes(server: ApiServer, tmp_path: Path) -> None
     assert 'unknown field "spec.colour"' in printed
 
 
+@pytest.mark.e2e
 @needs_kubectl
 async def test_kubectl_describes(server: ApiServer, tmp_path: Path) -> None:
     server.store.create(node(capacity={"cpu": "8"}))
@@ -212,6 +216,7 @@ async def test_kubectl_describes(server: ApiServer, tmp_path: Path) -> None:
     assert "default                     p" in await run(server, tmp_path, "describe", "node", "n1")
 
 
+@pytest.mark.e2e
 @needs_kubectl
 async def test_kubectl_edits_and_explains(server: ApiServer, tmp_path: Path) -> None:
     server.store.create(crd())
@@ -228,6 +233,7 @@ async def test_kubectl_edits_and_explains(server: ApiServer, tmp_path: Path) -> 
     assert "limits\t<map[string]string>" in explained
 
 
+@pytest.mark.e2e
 @needs_kubectl
 async def test_kubectl_creates_and_drains(server: ApiServer, tmp_path: Path) -> None:
     server.store.create(node())

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from koord_numa.engine.ranking.node_numbers import distinct
 from tests.tables import each_row
@@ -15,6 +16,7 @@ def test_each_value_is_there_once(values: list[int]) -> None:
     assert distinct(np.array(values, dtype=np.int64)).tolist() == sorted(set(values))
 
 
+@pytest.mark.e2e
 def test_no_decision_waits_for_an_import() -> None:
     """``numpy.ma`` is imported by nothing that a ranking does: it takes tens of milliseconds."""
     program = (
