@@ -48,7 +48,7 @@ from koord_numa.core.kubelet.state import (
     limited,
     spend,
 )
-from koord_numa.core.kubelet.variants import layouts_to_decide, variants, with_one_away, without, without_leaving
+from koord_numa.core.kubelet.variants import departing, layouts_to_decide, variants, with_one_away, without_leaving
 from koord_numa.core.kubelet.view import (
     CANNOT_ALIGN,
     CANNOT_ALLOCATE,
@@ -185,7 +185,7 @@ class AdmissionQuestion:
         request, view, node = self._request, self._view, self._view.state.node
         confined = is_confined(self._demand, node)
         for one in self._likely():
-            yield from self._each_way(one)
+            yield from self._each_way(one) if one is not None else (None,)
         if node.ids_are_real and not view.followed:
             return  # The state is exact, too.
         states: Sequence[Hypothesis] = view.hypotheses
@@ -216,10 +216,11 @@ class AdmissionQuestion:
                 yield from self._each_way(after)
         return states
 
-    def _likely(self) -> Iterator[Hypothesis]:
+    def _likely(self) -> Generator[Hypothesis | None, None, None]:
+        """Yield the likely states, and ``None`` after a piece of work without a state."""
         # ``rooms`` has one state per distribution of free resources. The other hypotheses give the same answers.
         for one in self._view.rooms or self._view.hypotheses:
-            for after in self._surely_gone(one) if one.leaving else (one,):
+            for after in (yield from self._surely_gone(one)) if one.leaving else (one,):
                 yield from self._however_dealt(after)
 
     def _however_dealt(self, one: Hypothesis) -> Iterator[Hypothesis]:
@@ -241,9 +242,9 @@ class AdmissionQuestion:
             self._dealt_many = True
             self.elsewhere |= self._view.state.node.machine.numa_mask
 
-    def _surely_gone(self, one: Hypothesis) -> list[Hypothesis]:
+    def _surely_gone(self, one: Hypothesis) -> Generator[None, None, list[Hypothesis]]:
         """
-        Return the states after the departure of pods whose placement is not known.
+        Return the states after the departure of pods whose placement is not known. Yield after each piece of work.
 
         The hypothesis counts the use of these pods, so it has less room than the node. If the pod does not fit with
         that room, the result has a state without these pods for each of their possible placements.
@@ -252,7 +253,7 @@ class AdmissionQuestion:
         try:
             if all(map(self._admits, ways)):
                 return [one]
-            gone = without(one, one.leaving)
+            gone = yield from departing(one, one.leaving, {})
             return [replace(after, state=replace(after.state, requested=one.state.requested)) for after in gone]
         except TooManyWays:
             return [one]
