@@ -711,9 +711,12 @@ def _places(units: Sequence[Unit], rest: Rest, node: KubeletNode) -> Iterator[tu
     if not units:
         yield [], rest
         return
-    ways = list(_aligned(units[0], rest, node)) or (
-        [] if node.config.topology_policy is KubeletPolicy.SINGLE_NUMA_NODE else list(_anywhere(units[0], rest, node))
-    )
+    ways = _aligned(units[0], rest, node)
+    first = next(ways, None)
+    if first is not None:
+        ways = chain([first], ways)
+    elif node.config.topology_policy is not KubeletPolicy.SINGLE_NUMA_NODE:
+        ways = _anywhere(units[0], rest, node)
     for grants, left in ways:
         for others, end in _places(units[1:], left, node):
             yield [*grants, *others], end

@@ -209,8 +209,9 @@ def test_a_replay_gives_way_before_it_has_a_result() -> None:
     left = {str(cpus): float(cpus) for cpus in range(1, 5)}
     before = STEP_COUNT.total
     pieces = list(advance(starts, Arrival("new", pod(app(4)), 9.0), left, None, 20_000))
-    assert sum(pieces) == STEP_COUNT.total - before > 4_000
-    assert max(pieces) < 1_000
+    taken = STEP_COUNT.total - before
+    assert taken > 4_000
+    assert max(*pieces, taken - sum(pieces)) < 1_000  # with the last piece, after which nothing is yielded
 
 
 def test_a_belief_without_states_on_a_used_node_begins_again() -> None:
