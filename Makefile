@@ -57,7 +57,7 @@ unit: $(TESTS)  ## Only the tests of make check
 	$(BIN)/python -m compileall -q koord_numa # once, or in a fresh clone each worker would
 	$(BIN)/python -m pytest -n 3 --dist worksteal --ignore tests/chaos -m "not e2e" $(ARGS) # for two processors: some of the time is waiting
 
-system: $(DEV)  ## Tests of the operator and its commands as processes, and of the page in Chromium (some two minutes)
+system: $(DEV)  ## Tests of the whole operator, of its commands as processes and of the page in Chromium (some two minutes)
 	$(BIN)/python -m pytest -n 3 --dist worksteal --ignore tests/chaos -m "e2e or rights" --all-rights $(ARGS)
 
 fix: $(DEV)  ## Format, and repair what ruff can repair

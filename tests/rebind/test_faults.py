@@ -23,6 +23,7 @@ async def test_so_many_steps(tmp_path: Path) -> None:
         assert (await world.ended())["steps"] == STEPS
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("step", range(STEPS))
 async def test_a_refused_step_ends_it_and_a_second_rebind_completes(tmp_path: Path, step: int) -> None:
     async with fragmented(tmp_path) as world, world.scheduler() as runtime:
@@ -54,6 +55,7 @@ PASSING = {
 }
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING.keys())
 @pytest.mark.parametrize("step", [0, STEPS // 2, STEPS - 1])
 async def test_passing_trouble_is_waited_out(tmp_path: Path, step: int, fault: Fault) -> None:
@@ -66,6 +68,7 @@ async def test_passing_trouble_is_waited_out(tmp_path: Path, step: int, fault: F
         assert world.ledger_is_true(runtime)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("step", range(STEPS))
 @pytest.mark.parametrize("arrives", [False, True], ids=["before the write", "after the write"])
 async def test_a_process_killed_at_any_step_is_continued(tmp_path: Path, step: int, arrives: bool) -> None:
@@ -111,6 +114,7 @@ async def test_a_stop_settles_the_step_and_leaves_the_rest(tmp_path: Path) -> No
             await repacked(world, "tidy")
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("step", [0, STEPS // 2])
 async def test_a_lost_lease_ends_it_and_the_next_leader_continues(tmp_path: Path, step: int) -> None:
     async with fragmented(tmp_path) as world, world.scheduler(elect=True) as first:
