@@ -609,10 +609,14 @@ def _may_move(one: Hypothesis, uids: Sequence[str]) -> bool:
     A container takes the lowest NUMA node that fits, so more room there or above changes nothing.
     """
     pods, lowest = one.state.pods, one.state.node.machine.numa_ids[0]
-    highest = max((_highest_place(pods[uid].grant if uid in pods else None) for uid in uids), default=lowest)
-    if highest <= lowest:
-        return False
-    return bool(one.unlocated) or any(_lowest_place(one, uid) < highest for uid in pods if uid not in uids)
+    # A pod in flight may leave before a later one arrives.
+    below = min((_lowest_place(one, uid) for uid in pods if uid not in uids), default=MANY)
+    for uid in uids:
+        highest = _highest_place(pods[uid].grant if uid in pods else None)
+        if highest > lowest and (one.unlocated or below < highest):
+            return True
+        below = min(below, _lowest_place(one, uid) if uid in pods else lowest)
+    return False
 
 
 def _lowest_place(one: Hypothesis, uid: str) -> int:

@@ -58,6 +58,10 @@ BROKE: Final = (
     ("any", 600369),  # a pod of three NUMA nodes is admitted under single-numa-node only while their memory is in use
     ("restricted-restarts", 600458),  # the topology before a restart showed the earlier pod of a name
     ("restricted-restarts", 711574),  # an init container got one CPU of each core of both NUMA nodes of its socket
+    (
+        "no-fingerprint-restarts",
+        902516,
+    ),  # a pod left unseen before the verdict on it, so that later ones took its place
     ("any", 750009),  # a pod in flight was on another NUMA node than predicted, beside reserved CPUs that split cores
     ("distributed-by-socket", 703441),  # after a restart: CPUs of unpublished pods on another NUMA node of the socket
 )
