@@ -261,10 +261,7 @@ def release_reused(blocks: tuple[MemoryBlock, ...], earlier: list[ContainerGrant
 
 
 def _sum(amounts: Mapping[int, ResourceList], mask: int, resource: str) -> int:
-    total = 0
-    for numa in numa_ids(mask):
-        total += amounts[numa].get(resource, 0)
-    return total
+    return sum([amounts[numa].get(resource, 0) for numa in numa_ids(mask)])
 
 
 def _best(hints: HintRule, within: int) -> ContainerAffinity | None:

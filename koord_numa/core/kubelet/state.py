@@ -367,7 +367,7 @@ class MemoryTable(MutableObject):
         """Return whether the groups allow a new block on exactly these NUMA nodes."""
         if mask and not mask & (mask - 1):
             return self.groups[mask.bit_length() - 1].bit_count() == 1
-        return not [numa for numa in numa_ids(mask) if self.blocks[numa] and self.groups[numa] != mask]
+        return all(not self.blocks[numa] or self.groups[numa] == mask for numa in numa_ids(mask))
 
     def take(self, block: MemoryBlock, covered: int) -> None:
         """

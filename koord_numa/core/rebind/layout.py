@@ -194,7 +194,6 @@ class ExclusivityRules:
     _groups: Mapping[CpuExclusivePolicy, tuple[int, ...]] = field(init=False, repr=False, compare=False)
     _numa_exclusive: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _cores: Cores = field(init=False, repr=False, compare=False)
-    _masks: dict[int, int] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         groups = {
@@ -284,12 +283,8 @@ class ExclusivityRules:
         return self._mask(bits) if level is CpuExclusivePolicy.NUMA_NODE_LEVEL else self._cores.touched(bits)
 
     def _mask(self, bits: int) -> int:
-        """Return the NUMA nodes of the CPUs. A search asks for the same sets again and again."""
-        mask = self._masks.get(bits)
-        if mask is None:
-            mask = sum([1 << numa for numa, here in self.machine.numa_bits.items() if here & bits])
-            self._masks[bits] = mask
-        return mask
+        """Return the NUMA nodes of the CPUs."""
+        return sum(1 << numa for numa, here in self.machine.numa_bits.items() if here & bits)
 
 
 def _is_several(mask: int) -> bool:

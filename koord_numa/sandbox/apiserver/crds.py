@@ -182,11 +182,10 @@ def _number(value: float, schema: JsonObject, path: str) -> Iterator[Cause]:
 def _combined(value: Any, schema: JsonObject, path: str) -> Iterator[Cause]:
     for inner in schema.get("allOf") or ():
         yield from validate(value, inner, path)
-    some, one = schema.get("anyOf") or (), schema.get("oneOf") or ()
-    # Most are amounts: numbers or texts.
-    if some and not any(_is_plain(value, inner) for inner in some) and not any(_fits(value, it, path) for it in some):
+    fitting = [sum(_fits(value, inner, path) for inner in schema.get(name) or ()) for name in ("anyOf", "oneOf")]
+    if schema.get("anyOf") and not fitting[0]:
         yield invalid_value(path, _shown(value), f"{path} in body must validate at least one schema (anyOf)")
-    if one and sum(_fits(value, inner, path) for inner in one) != 1:
+    if schema.get("oneOf") and fitting[1] != 1:
         yield invalid_value(path, _shown(value), f"{path} in body must validate one and only one schema (oneOf)")
     if isinstance(schema.get("not"), dict) and _fits(value, schema["not"], path):
         yield invalid_value(path, _shown(value), f"{path} in body must not validate the schema (not)")
