@@ -237,14 +237,18 @@ class Cache:
             return False
         history, rebuilt = info.history, False
         followed = history.belief, history.shown
-        history.belief = None
+        # Replayed at once: in slices, ``helps`` would not see the result.
+        history.belief, later, history.later = None, history.later, None
         info.touch()
         try:
             rebuilt = helps()
         finally:
+            history.later = later
             if not rebuilt:
                 history.belief, history.shown = followed
                 info.touch()
+            else:
+                info.history.belief.later = later
         if rebuilt:
             self._knowledge_changed(info)
         return rebuilt

@@ -133,6 +133,22 @@ def test_replays_in_slices_lead_to_the_states_of_replays_at_once(monkeypatch: py
     assert later.most_behind > 1  # events waited in line
 
 
+def test_a_rebuilt_state_is_complete_when_it_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preemption asks once whether the rebuilt state helps."""
+    life = hardest(KubeletPolicy.RESTRICTED, pods=10, of=SlicedLife)
+    monkeypatch.setattr(belief, "SLICE", 3)
+    info = life.cache.nodes["n"]
+
+    def helps() -> bool:
+        assert info.candidate() is not None
+        return not info.history.busy
+
+    assert life.seen() is not None
+    assert life.cache.rebuild_where("n", helps)
+    assert info.history.belief is not None
+    assert info.history.belief.later is info.history.later is not None
+
+
 def test_topologies_are_judged_again_one_node_at_a_time() -> None:
     """Other tasks run in between: one node takes milliseconds, and a restart moves pods of all nodes."""
     cache = hardest().cache
