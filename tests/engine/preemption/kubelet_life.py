@@ -198,8 +198,10 @@ class KubeletLife:
         return str(self.server.objects[f"uid-{name}"]["spec"].get("nodeName", ""))
 
     async def decide(self) -> None:
-        """The scheduling loop has its turn."""
+        """The scheduling loop has its turn, and replays are finished."""
         await self.world.settle()
+        while self.engine.cache.explore():
+            await self.world.settle()
 
     async def plan(self) -> None:
         """So has preemption."""
