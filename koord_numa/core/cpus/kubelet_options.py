@@ -196,15 +196,19 @@ class CoreEvidence(ValueObject, gc=False):
 
 
 class FreeCpus(ValueObject, gc=False):
-    """Free exclusive CPUs of one state by zone. ``located`` is false if only their sum is known."""
+    """
+    Free exclusive CPUs of one state by zone. ``located`` is false if only their sum is known. ``coming`` CPUs of these are
+    taken by pods in flight, on unknown zones.
+    """
 
     by_zone: tuple[int, ...]
     located: bool = True
+    coming: int = 0
 
     @staticmethod
-    def of(zones: Iterable[Zone], *, located: bool = True) -> "FreeCpus":
+    def of(zones: Iterable[Zone], coming: int = 0) -> "FreeCpus":
         """Return the available CPUs of zones."""
-        return FreeCpus(tuple([zone.available.get(CPU, 0) // MILLI for zone in zones]), located)
+        return FreeCpus(tuple([zone.available.get(CPU, 0) // MILLI for zone in zones]), coming=coming)
 
 
 class CoreRule(ValueObject, gc=False):
@@ -246,15 +250,16 @@ def surely_whole(rule: CoreRule | None, states: Iterable[FreeCpus]) -> WholeCore
     """Return the requirement of a rule and a lower bound of the free CPUs on whole cores in these candidate states of the kubelet."""
     if rule is None:
         return NO_RULE
-    free = min([_surely_whole(state, rule.spoiled) for state in states])
+    free = min([_surely_whole(state, rule) for state in states])
     return WholeCores(rule.threads, free, rule.why, rule.option)
 
 
-def _surely_whole(state: FreeCpus, spoiled: Sequence[int]) -> int:
+def _surely_whole(state: FreeCpus, rule: CoreRule) -> int:
     """Return a lower bound of the free CPUs on cores without a reserved CPU. A zone loses at most the CPUs that it has free."""
     if not state.located:
-        return max(0, sum(state.by_zone) - sum(spoiled))
-    return sum([max(0, free - lost) for free, lost in zip(state.by_zone, spoiled, strict=True)])
+        return max(0, sum(state.by_zone) - sum(rule.spoiled))
+    whole = sum([max(0, free - lost) for free, lost in zip(state.by_zone, rule.spoiled, strict=True)])
+    return max(0, whole - state.coming)
 
 
 @lru_cache(maxsize=32)

@@ -261,14 +261,20 @@ def inferred_view(frame: NodeConfig, node: Node, pods: PodsThere, evidence: Core
     # First the CPUs that init containers still hold, then the pods that are not shown yet. Exporters publish neither.
     parted = parted_cpus(shown, frame.node, frame.devices) if shown and pods.unfollowed else NOTHING
     zones = without_leftovers(topology.zones, shown, parted) if shown else topology.zones
+    seen = zones
     zones = without_hidden(zones, there, topology, hidden_use(holdings, frame.node), unpublished)
     zones = without_overlooked(zones, pods.overlooked, topology.zones)
     # Only devices near several NUMA nodes are missing on NUMA nodes other than the pod's.
     in_flight = [demand for uid, demand in demands.pods.items() if uid in unpublished] if frame.devices else ()
     facts = Published(frame, zones, _requested(holdings), known, in_flight)
     guess = infer_state(facts)
-    # The kubelet may take the CPUs of a pod on other NUMA nodes than predicted.
-    free = FreeCpus.of(zones, located=not any(demands.pods[uid].counts for uid in unpublished if uid in demands.pods))
+    # The kubelet may take the CPUs of a pod in flight on other NUMA nodes than predicted.
+    # Where whole cores are only assumed, an error costs an exploration.
+    flying = unpublished if evidence.kept else ()
+    coming = sum([demands.pods[uid].pod.cpus for uid in flying if uid in demands.pods])
+    free = (
+        FreeCpus.of(without_overlooked(seen, pods.overlooked, topology.zones), coming) if coming else FreeCpus.of(zones)
+    )
     return KubeletView(
         node=node.name,
         newer=newer_version(node.kubelet),
