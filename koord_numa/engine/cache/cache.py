@@ -247,8 +247,8 @@ class Cache:
             if not rebuilt:
                 history.belief, history.shown = followed
                 info.touch()
-            else:
-                info.history.belief.later = later
+            elif (belief := self.nodes[name].history.belief) is not None:
+                belief.later = later
         if rebuilt:
             self._knowledge_changed(info)
         return rebuilt
