@@ -156,7 +156,7 @@ def attributes(facts: NodeFacts) -> Iterator[tuple[str, str]]:
             yield names.ATTRIBUTE_RESERVED_CPUS, str(reserved)
     if facts.resources is not None:
         # Covers all active pods of the kubelet.
-        from koord_numa.wire.kubelet_state import fingerprint  # noqa: PLC0415  (keeps --print free of xxhash)
+        from koord_numa.core.fingerprint import fingerprint  # noqa: PLC0415  (keeps --print free of xxhash)
 
         yield names.ATTRIBUTE_FINGERPRINT, fingerprint(pod.key for pod in facts.resources.pods)
         yield names.ATTRIBUTE_FINGERPRINT_METHOD, FINGERPRINT_ALL

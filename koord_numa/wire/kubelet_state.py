@@ -6,16 +6,13 @@ The text is JSON up to 4 KiB, base64 of zlib-compressed JSON above. The node age
 
 import binascii
 import math
-import re
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from struct import pack
 from typing import Annotated, Final
 
 import msgspec
-from xxhash import xxh64_intdigest
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
 from koord_numa.core.cpuset import CpuSet
@@ -302,38 +299,3 @@ def _table(table: _NumaMemoryJson) -> NumaMemory:
         group=_numa_mask(table.group),
         amounts={name: MemoryAmounts(*amounts) for name, amounts in table.amounts.items()},
     )
-
-
-_PREFIX: Final = "pfp0"
-_VERSION: Final = "v001"
-_SHAPE: Final = re.compile(r"pfp0(v\d{3})([0-9a-f]{16})", re.ASCII)
-
-
-def fingerprint(pods: Iterable[tuple[str, str]]) -> str:
-    """
-    Return the fingerprint of pods given as ``(namespace, name)``. Independent of order, but not of repetition.
-
-    Version v001 of k8stopologyawareschedwg/podfingerprint: the hash of a pod is the XXH64 of its name seeded with the
-    XXH64 of its namespace. The fingerprint is the XXH64 of the hashes in ascending order, as little-endian words. UIDs
-    are not included: a pod re-created under the same name has the same hash.
-    """
-    return fingerprint_of(pod_hash(namespace, name) for namespace, name in pods)
-
-
-def pod_hash(namespace: str, name: str) -> int:
-    """Return the contribution of a pod to a fingerprint."""
-    return xxh64_intdigest(name.encode(), seed=xxh64_intdigest(namespace.encode()))
-
-
-def fingerprint_of(pods: Iterable[int]) -> str:
-    """Return the fingerprint of pods given by ``pod_hash``. Saves time when many sets of the same pods are compared."""
-    # The order in which pods are listed is not part of the set.
-    ascending = sorted(pods)
-    whole = xxh64_intdigest(pack(f"<{len(ascending)}Q", *ascending))
-    return f"{_PREFIX}{_VERSION}{whole:016x}"
-
-
-def comparable(text: str) -> bool:
-    """Return whether this is a fingerprint of the supported version."""
-    match = _SHAPE.fullmatch(text)
-    return match is not None and match.group(1) == _VERSION

@@ -57,7 +57,7 @@ def hash_names(objects: Sequence[Document]) -> list[Document]:
 
     Fingerprints of the pods of a node are recomputed from the hashes.
     """
-    from koord_numa.wire.kubelet_state import fingerprint
+    from koord_numa.core.fingerprint import fingerprint
 
     # Keyed by the old fingerprint: it matches only if the snapshot has exactly the pods from which it was computed.
     made = {

@@ -27,7 +27,7 @@ from koord_numa.core.cpus.kubelet_options import (
 )
 from koord_numa.core.explain import amounts_text, largest_that_fits, needs_text
 from koord_numa.core.kubelet.admit import DryRunAdmitted, NotAdmitted, Trust, dry_run
-from koord_numa.core.kubelet.belief import InFlightPods
+from koord_numa.core.kubelet.belief import InFlightPods, expecting, mask_of
 from koord_numa.core.kubelet.bounds import has_room
 from koord_numa.core.kubelet.demand import (
     OUT_OF,
@@ -49,11 +49,13 @@ from koord_numa.core.kubelet.inferred_state import (
     infer_state,
     known_demands,
     parted_cpus,
+    shown_where_foreseen,
     without_hidden,
     without_leftovers,
     without_overlooked,
 )
 from koord_numa.core.kubelet.node_config import ALIGN_BY_SOCKET, NodeConfig
+from koord_numa.core.kubelet.replay import without_left
 from koord_numa.core.kubelet.state import SLICE, KubeletAdmission, KubeletNode, KubeletState, free_on
 from koord_numa.core.objects.node import KubeletConfig, Node, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodRequest
@@ -183,8 +185,14 @@ class KubeletView:
         # Stored, because every decision reads it many times.
         object.__setattr__(self, "state", self.hypotheses[0].state)
 
-    def evaluate_in_slices(self, explorations: Explorations) -> None:
-        """Set ``explorations`` of a new view. A copy would take a tenth of the time of a decision."""
+    def evaluate_in_slices(self, began: Callable[[], None] | None) -> None:
+        """
+        Limit decisions on this new view to slices of steps.
+
+        ``began`` is called if a decision must be continued; ``None``: no decision is continued.
+        """
+        explorations = ONE_SLICE if began is None else Explorations(self.hypotheses, began)
+        # A copy would take a tenth of the time of a decision.
         object.__setattr__(self, "explorations", explorations)
 
     def problem_with(self, request: PodRequest) -> str:
@@ -213,6 +221,49 @@ class KubeletView:
         zones = tuple(_left(zone, self.state) for zone in published.zones) if self.followed else self.zones
         return replace(published, zones=zones)
 
+    def without_pods(self, uids: Collection[str], published: "KubeletView") -> "KubeletView":
+        """
+        Return the view of a tracked node without these pods. Other pods keep their predicted NUMA nodes.
+
+        ``published`` is the view from published amounts without the pods; its requests and whole-core rule are used.
+        """
+        requested = published.state.requested
+        states = (after for one in self.hypotheses for after in without_left(one, uids))
+        return replace(
+            self,
+            hypotheses=tuple([replace(one, state=replace(one.state, requested=requested)) for one in states]),
+            rooms=(),  # one per state; equal rooms are determined on demand
+            in_flight=None,
+            cores=published.cores,
+        )
+
+    def with_pods(self, coming: Mapping[str, PodRequest]) -> "KubeletView | None":
+        """Return the view of a tracked node after these pods are placed, ``None`` if the kubelet rejects one of them in every state."""
+        hypotheses, _ = expecting(None, list(self.hypotheses), coming)
+        return replace(self, hypotheses=tuple(hypotheses)) if hypotheses else None
+
+    def numa_of(self, uid: str, foreseen: Collection[int]) -> int | None:
+        """
+        Return the NUMA node that certainly has all amounts of the pod in the tracked states; ``None`` otherwise.
+
+        ``foreseen`` are the NUMA nodes predicted at placement. The prediction is wrong if a pod decided earlier arrived later or not at
+        all.
+        """
+        masks = (_mask_in(one, uid) for one in self.hypotheses)
+        first = next(masks)
+        if first.bit_count() != 1:
+            return None
+        numa = first.bit_length() - 1
+        # The most likely state matches the prediction, as for nearly all pods: the other states are not evaluated.
+        if {*foreseen} == {numa}:
+            return numa
+        return numa if all(mask == first for mask in masks) else None
+
+
+def _mask_in(one: Hypothesis, uid: str) -> int:
+    pod = one.state.pods.get(uid)
+    return 0 if pod is None or uid in one.spread or uid in one.mixed else mask_of(pod.grant, one.state.node)
+
 
 def asks_kubelet(request: PodRequest) -> bool:
     """Return whether a resource manager of a kubelet may allocate anything to the pod."""
@@ -239,6 +290,18 @@ def kubelet_view(
     counts = {count for held in shown if held.request is not None for count in pod_demand(held.request).counts}
     frame = frame_of(node, topology, None if previous is None else previous.frame)
     return inferred_view(frame, node, PodsThere(there, unpublished), CoreEvidence(counts))
+
+
+def view_after_eviction(
+    node: Node, topology: NodeResourceTopology, ledger: Ledger, hidden: Sequence[Holding], previous: KubeletView
+) -> KubeletView:
+    """
+    Return ``kubelet_view`` of ``topology``, which has the amounts after an eviction. ``hidden`` pods are on their predicted NUMA nodes.
+
+    With the worst case for hidden pods, a pod could seem unplaceable and its victims be evicted without benefit.
+    """
+    after = replace(topology, zones=shown_where_foreseen(topology.zones, hidden))
+    return kubelet_view(node, after, ledger, (), previous)
 
 
 class PodsThere(ValueObject):

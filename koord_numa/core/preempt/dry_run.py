@@ -13,17 +13,7 @@ from koord_numa.core.fit.pod_placement import (
     spread_counts,
 )
 from koord_numa.core.fit.volumes import storage_with, storage_without
-from koord_numa.core.kubelet import (
-    Hypothesis,
-    KubeletView,
-    PodDemand,
-    expecting,
-    kubelet_view,
-    mask_of,
-    pod_demand,
-    shown_where_foreseen,
-    without_left,
-)
+from koord_numa.core.kubelet import KubeletView, PodDemand, pod_demand, view_after_eviction
 from koord_numa.core.objects.claims import Allocation
 from koord_numa.core.objects.constraints import DisruptionBudget, HostPort
 from koord_numa.core.objects.node import Node, NodeResourceTopology, Zone
@@ -83,45 +73,6 @@ class PreemptionNode(ValueObject):
             and not self.seen.node.problem
             and not (self.topology is not None and self.topology.problem)
         )
-
-
-def without_pods(followed: KubeletView, uids: Collection[str], published: KubeletView) -> KubeletView:
-    """
-    Return the view of a tracked node without these pods. Other pods keep their predicted NUMA nodes.
-
-    ``published`` is the view from published amounts without the pods; its requests and whole-core rule are used.
-    """
-    requested = published.state.requested
-    states = (after for one in followed.hypotheses for after in without_left(one, uids))
-    return replace(
-        followed,
-        hypotheses=tuple([replace(one, state=replace(one.state, requested=requested)) for one in states]),
-        rooms=(),  # one per state; equal rooms are determined on demand
-        in_flight=None,
-        cores=published.cores,
-    )
-
-
-def numa_of(followed: KubeletView, uid: str, foreseen: Collection[int]) -> int | None:
-    """
-    Return the NUMA node that certainly has all amounts of the pod in the tracked states; ``None`` otherwise.
-
-    ``foreseen`` are the NUMA nodes predicted at placement. The prediction is wrong if a pod decided earlier arrived later or not at all.
-    """
-    masks = (_mask_in(one, uid) for one in followed.hypotheses)
-    first = next(masks)
-    if first.bit_count() != 1:
-        return None
-    numa = first.bit_length() - 1
-    # The most likely state matches the prediction, as for nearly all pods: the other states are not evaluated.
-    if {*foreseen} == {numa}:
-        return numa
-    return numa if all(mask == first for mask in masks) else None
-
-
-def _mask_in(one: Hypothesis, uid: str) -> int:
-    pod = one.state.pods.get(uid)
-    return 0 if pod is None or uid in one.spread or uid in one.mixed else mask_of(pod.grant, one.state.node)
 
 
 PodsOnNodes = Sequence[tuple[Node, Pod]]
@@ -431,24 +382,18 @@ class NodeTrial:
         # benefit.
         unpublished = self.node.unpublished
         hidden = [held for uid, held in ledger.holdings.items() if uid in unpublished or uid in assumed]
-        after = replace(after, zones=shown_where_foreseen(after.zones, hidden))
-        return replace(seen, offer=kubelet_view(seen.node, after, ledger, (), seen.offer))
+        return replace(seen, offer=view_after_eviction(seen.node, after, ledger, hidden, seen.offer))
 
     def _followed(self, base: NodeSnapshot, candidate: NodeSnapshot) -> NodeSnapshot | None:
         """Return the node with the tracked states of its kubelet, as the decision after the evictions will evaluate it."""
         now = self.node.seen.offer
         if not isinstance(now, KubeletView) or not now.followed or not isinstance(base.offer, KubeletView):
             return None
-        after = without_pods(now, self.gone, base.offer)
-        if self.assumed:
-            coming = {uid: it.pod.request for uid, it in self.assumed.items()}
-            hypotheses, _ = expecting(None, list(after.hypotheses), coming)
-            if not hypotheses:
-                return replace(
-                    candidate, offer=Rejection(Reason.UNTRUSTED, "node(s) had a kubelet that rejects the pods before")
-                )
-            after = replace(after, hypotheses=tuple(hypotheses))
-        return replace(candidate, offer=after)
+        after = now.without_pods(self.gone, base.offer).with_pods(
+            {uid: it.pod.request for uid, it in self.assumed.items()}
+        )
+        refused = Rejection(Reason.UNTRUSTED, "node(s) had a kubelet that rejects the pods before")
+        return replace(candidate, offer=refused if after is None else after)
 
     def _ports(self, ask: SchedulingRequest) -> tuple[HostPort, ...]:
         node = self.node
@@ -470,7 +415,7 @@ class NodeTrial:
             return {}
         if uid not in self._places:
             topology, holding = node.topology, self._holdings[uid]
-            numa = numa_of(offer, uid, [numa for numa, _ in holding.numa]) if offer.followed else None
+            numa = offer.numa_of(uid, [numa for numa, _ in holding.numa]) if offer.followed else None
             self._places[uid] = None if topology is None else locate(holding, topology, numa)
         return self._places[uid]
 

@@ -10,47 +10,20 @@ from functools import partial
 from operator import is_
 from typing import Final
 
-from koord_numa.core.cpus.kubelet_options import (
-    NO_RULE,
-    CoreEvidence,
-    StatedOptions,
-    chooses_otherwise,
-    with_stated_options,
-)
+from koord_numa.core.cpus.kubelet_options import StatedOptions, with_stated_options
 from koord_numa.core.devices import TYPE_OF, DeviceOffer, device_offer
-from koord_numa.core.kubelet import (
-    ONE_SLICE,
-    TOO_MANY,
-    Belief,
-    Explorations,
-    Hypothesis,
-    InFlightPods,
-    KubeletView,
-    NodeConfig,
-    PodDemand,
-    PodsThere,
-    TooManyWays,
-    expecting,
-    expecting_on_each,
-    followed_view,
-    frame_of,
-    inferred_view,
-    one_more,
-    overlooked_use,
-    pod_demand,
-)
+from koord_numa.core.kubelet import KubeletHistory, KubeletView, NodePods, PodDemand, pod_demand
 from koord_numa.core.objects.constraints import HostPort
 from koord_numa.core.objects.devices import DeviceInventory
 from koord_numa.core.objects.node import Node, NodeResourceTopology
-from koord_numa.core.objects.request import Pod, PodKey, PodRequest
+from koord_numa.core.objects.request import Pod, PodKey
 from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import CpuOwner
 from koord_numa.core.preempt.dry_run import Nominee, PreemptionNode, Unit
 from koord_numa.core.resources import PODS, ResourceList
 from koord_numa.core.state.inventory import Inventory, NodeSnapshot, Offer, allocatable_of, inventory_of
 from koord_numa.core.state.ledger import Holding, Ledger
-from koord_numa.core.value_objects import ValueObject, replace
-from koord_numa.engine.cache.kubelet_history import KubeletHistory
+from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.topology_lag import UnreportedPods
 from koord_numa.wire.names import DEDICATED, GPU_MODEL, GPU_PARTITION_POLICY, HONOR
 
@@ -80,16 +53,6 @@ def clash(topology: NodeResourceTopology | None, ledger: Ledger) -> str:
 
 UNLIMITED: Final = 1 << 40
 """Pod limit of a node that publishes none, and amount of a resource that the Node does not limit."""
-
-
-class _Expected(ValueObject):
-    """Hypotheses about a kubelet without the expected pods (``base``) and with them, and the verdicts known then (``fates``)."""
-
-    base: list[Hypothesis]
-    uids: list[str]
-    fates: dict[str, bool]
-    hypotheses: list[Hypothesis]
-    in_flight: InFlightPods | None
 
 
 @dataclass(slots=True, eq=False)
@@ -136,7 +99,6 @@ class NodeInfo:
     _candidate: NodeSnapshot | None = None
     _booked: Ledger | None = None  # the ledger including the nominees
     _admitted_counts: frozenset[int] | None = None
-    _expected: _Expected | None = None
     _offer: tuple[tuple[object, ...], DeviceOffer | None] | None = None  # the devices, with what they were derived from
 
     def __post_init__(self) -> None:
@@ -253,7 +215,7 @@ class NodeInfo:
             by_claim = self.cpus_by_claim and isinstance(found, Inventory)
             self.inventory = replace(found, cpus_by_claim=True) if by_claim and isinstance(found, Inventory) else found
             if self.inventory is None and self.topology is not None and not self.topology.problem:
-                self.history.publish(self.topology, frame_of(node, self.topology, self.history.frame))
+                self.history.observe_topology(node, self.topology)
                 if former is not None:
                     self.history.sync(self.pods.values())
             else:
@@ -455,15 +417,10 @@ class NodeInfo:
         offer: Offer | None = self.inventory
         if offer is None and topology is not None:
             offer = self._kubelet_view(node, topology, booked, nominees)
-            evidence = self.history.evidence
-            # The evidence is newer than the cached view.
-            if evidence.exploring or evidence.found_on:
-                offer = replace(offer, explored=bool(evidence.exploring), found_on=frozenset(evidence.found_on))
             if self.explore_later is not None:
                 # A decision is continued on the cached snapshot only, and only if that is without nominees.
                 is_kept = nominees is self.nominees and not nominees
-                began = partial(self.explore_later, self.name)
-                offer.evaluate_in_slices(Explorations(offer.hypotheses, began) if is_kept else ONE_SLICE)
+                offer.evaluate_in_slices(partial(self.explore_later, self.name) if is_kept else None)
         if offer is None:
             raise AssertionError(f"node {node.name} has neither an inventory nor a kubelet-owned topology")
         return NodeSnapshot(
@@ -480,48 +437,9 @@ class NodeInfo:
     def _kubelet_view(
         self, node: Node, topology: NodeResourceTopology, booked: Ledger, nominees: Mapping[str, Nominee]
     ) -> KubeletView:
-        """Return the tracked states of the kubelet; where it cannot be tracked, the view inferred from published amounts."""
-        frame = frame_of(node, topology, self.history.frame)
-        exact = self.history.exact
-        # If a kubelet decision matches no state, published amounts are used until the next state is published.
-        if exact is not None and (exact.busy or exact.given_up or not exact.lost):
-            return self._exact_view(node, frame, exact, booked, nominees)
-        unpublished, others = self.unreported.hidden, None
-        hypotheses = self.history.hypotheses(frame, unpublished)
-        if self.history.busy:
-            others = None
-        elif hypotheses:
-            coming = {uid: it.pod.request for uid, it in nominees.items()}
-            hypotheses, others = self._expecting(hypotheses, coming)
-        evidence = CoreEvidence(self.admitted_counts(), self.history.evidence.keeps_cores, settled=others is None)
-        if hypotheses:
-            view = followed_view(node, frame, hypotheses, booked, evidence)
-            return replace(view, in_flight=others, is_behind=self.history.busy)
-        overlooked = overlooked_use(frame, self._surely_shown())
-        unpublished = unpublished.union(nominees) if nominees else unpublished  # no topology shows the nominees yet
-        there = PodsThere(booked, unpublished, bool(self.pods) or topology.in_use, overlooked)
-        view = inferred_view(frame, node, there, evidence)
-        return replace(view, is_behind=True) if self.history.busy else view
-
-    def _expecting(
-        self, hypotheses: list[Hypothesis], coming: Mapping[str, PodRequest]
-    ) -> tuple[list[Hypothesis], InFlightPods | None]:
-        """
-        Return the result of ``expecting``, extended incrementally when another pod is expected, as for the members of a gang.
-
-        The extension reduces the time of a decision about a gang of 1,000 members to a third.
-        """
-        belief = self.history.belief
-        if belief is None or not coming:
-            return expecting(belief, hypotheses, coming)
-        uids, fates, known = list(coming), dict(belief.fates), self._expected
-        # A belief replaces the list of hypotheses when a state changes; a verdict may leave them as they are.
-        if known is not None and known.base is hypotheses and known.uids == uids[:-1] and known.fates == fates:
-            found, in_flight = one_more(known.hypotheses, known.in_flight, uids[-1], coming[uids[-1]])
-        else:
-            found, in_flight = expecting(belief, hypotheses, coming)
-        self._expected = _Expected(hypotheses, uids, fates, found, in_flight)
-        return found, in_flight
+        coming = {uid: it.pod.request for uid, it in nominees.items()}
+        pods = NodePods(booked, coming, self.unreported.hidden, self.admitted_counts(), bool(self.pods))
+        return self.history.view(node, topology, pods, self._surely_shown())
 
     def _surely_shown(self) -> Iterator[tuple[PodKey, PodDemand]]:
         """Yield the pods that have been running since before the topology was created and do not terminate."""
@@ -529,21 +447,6 @@ class NodeInfo:
         for uid, pod in self.pods.items():
             if pod.started and not pod.deleting and uid not in hidden:
                 yield pod.key, pod_demand(pod.request)
-
-    def _exact_view(
-        self, node: Node, frame: NodeConfig, exact: Belief, booked: Ledger, nominees: Mapping[str, Nominee]
-    ) -> KubeletView:
-        """Return the kubelet's own state plus later events. No pod is placed while that leaves more states than may be evaluated."""
-        hypotheses, problem = exact.hypotheses, exact.overflow
-        try:
-            hypotheses = exact.with_one_unseen()
-        except TooManyWays:
-            problem = "" if exact.busy else TOO_MANY
-        hypotheses = expecting_on_each(hypotheses, {uid: it.pod.request for uid, it in nominees.items()})
-        view = followed_view(node, frame, hypotheses, booked, CoreEvidence())
-        # Kubelets may choose CPUs in a way that is not modeled. Their next state shows them, after about a second.
-        unseen = bool(exact.arrivals) and chooses_otherwise(node.kubelet, frame.node.config.cpu_options)
-        return replace(view, cores=NO_RULE, problem=view.problem or problem, is_behind=exact.busy or unseen)
 
     def _ports_with(self, nominees: Mapping[str, Nominee]) -> tuple[HostPort, ...]:
         if not self._ports and not nominees:

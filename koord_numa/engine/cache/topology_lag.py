@@ -13,10 +13,10 @@ from enum import Enum
 from math import inf
 from typing import Final
 
+from koord_numa.core.fingerprint import comparable, fingerprint
+from koord_numa.core.kubelet import Reading
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod
-from koord_numa.engine.cache.shown_pods import Reading
-from koord_numa.wire.kubelet_state import comparable, fingerprint
 
 ALL_PODS: Final = ("", "all")
 """Methods of fingerprints that cover every pod of the node. Other methods omit pods that are listed nowhere."""

@@ -7,13 +7,13 @@ from typing import Any, Final
 import orjson
 
 from koord_numa.core.cpuset import EMPTY, CpuSet
+from koord_numa.core.fingerprint import fingerprint
 from koord_numa.core.kubelet import KubeletNode, KubeletState
 from koord_numa.core.objects.node import KubeletAllocation, KubeletConfig
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList, format_amount
 from koord_numa.sandbox.machines.description import NodeDescription, Style
 from koord_numa.wire import names
-from koord_numa.wire.kubelet_state import fingerprint
 
 Json = dict[str, Any]
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from koord_numa.core.cpuset import members
+from koord_numa.core.fingerprint import fingerprint
 from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.demand import is_memory
 from koord_numa.core.kubelet.state import ContainerGrant, Grant, KubeletNode, KubeletState
@@ -19,7 +20,6 @@ from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import supply
 from koord_numa.core.value_objects import replace
-from koord_numa.wire.kubelet_state import fingerprint
 from koord_numa.wire.pods import parse_pod
 from tests.conformance.kubelet.admission import load_node
 from tests.conformance.kubelet.churn import pod_object

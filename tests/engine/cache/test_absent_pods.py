@@ -6,6 +6,7 @@ from time import time
 
 import pytest
 
+from koord_numa.core.fingerprint import fingerprint
 from koord_numa.core.kubelet.demand import SMT_ALIGNMENT
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod, PodKey
@@ -16,7 +17,6 @@ from koord_numa.core.state.ledger import holding_of
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.ports import DELETED
-from koord_numa.wire.kubelet_state import fingerprint
 from tests.engine.world import make_node, make_pod
 from tests.kubelets.law import broken
 from tests.kubelets.test_busy_node import life_of

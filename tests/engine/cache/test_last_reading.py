@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord_numa.core.fingerprint import fingerprint
+from koord_numa.core.kubelet import shown_pods
+from koord_numa.core.kubelet.history import KubeletHistory
 from koord_numa.core.kubelet.node_config import NodeConfig
+from koord_numa.core.kubelet.shown_pods import Reading, read
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.cache import shown_pods
-from koord_numa.engine.cache.kubelet_history import KubeletHistory
-from koord_numa.engine.cache.shown_pods import Reading, read
-from koord_numa.wire.kubelet_state import fingerprint
 from tests.engine.world import make_pod
 
 WHOLE = {"cpu": 8000}

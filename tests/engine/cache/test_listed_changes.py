@@ -2,12 +2,12 @@
 
 import pytest
 
+from koord_numa.core.fingerprint import fingerprint
+from koord_numa.core.kubelet.history import ORDER_UNKNOWN, KubeletHistory
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod
 from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy, KubeletScope
 from koord_numa.core.value_objects import replace
-from koord_numa.engine.cache.kubelet_history import ORDER_UNKNOWN, KubeletHistory
-from koord_numa.wire.kubelet_state import fingerprint
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_world
 from tests.tables import each_row
 

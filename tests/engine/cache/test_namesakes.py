@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.engine.cache.shown_pods import MOST_WAYS, KnownPod, ways_to_show
+from koord_numa.core.kubelet.shown_pods import MOST_WAYS, KnownPod, ways_to_show
 from tests.engine.world import make_pod
 from tests.tables import each_row
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from koord_numa.core.fingerprint import fingerprint
 from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Pod
@@ -11,7 +12,6 @@ from koord_numa.core.objects.vocabulary import CpuOwner, KubeletPolicy
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.engine.cache.topology_lag import RECENT
-from koord_numa.wire.kubelet_state import fingerprint
 from tests.engine.world import GIB, list_into, make_node, make_pod
 from tests.tables import each_row
 

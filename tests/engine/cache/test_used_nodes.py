@@ -4,6 +4,7 @@ from time import time
 
 import pytest
 
+from koord_numa.core.fingerprint import fingerprint
 from koord_numa.core.kubelet.demand import TOPOLOGY_AFFINITY
 from koord_numa.core.kubelet.prediction import would_admit
 from koord_numa.core.kubelet.state import KubeletAdmission
@@ -22,7 +23,6 @@ from koord_numa.core.resources import CPU
 from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.ports import DELETED
-from koord_numa.wire.kubelet_state import fingerprint
 from tests.engine.world import list_into, make_node, make_pod
 
 WHOLE = {"cpu": 8000}

@@ -64,7 +64,7 @@ def test_the_states_with_expected_pods_are_extended(seed: int) -> None:
             world.engine.handlers.bound_pods.observe("MODIFIED", replace(flights[0], started=True))
         view = info.candidate()
         extended = view and view.offer
-        info._expected = None
+        info.history._expected = None
         info.touch()
         fresh = info.candidate()
         assert isinstance(extended, KubeletView)

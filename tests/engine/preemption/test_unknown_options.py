@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import pytest
 
 from koord_numa.core.cpuset import CpuSet
+from koord_numa.core.fingerprint import fingerprint
 from koord_numa.core.objects.node import KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import Assignment, Container, Pod
 from koord_numa.core.objects.vocabulary import ContainerKind, CpuOwner, KubeletPolicy
 from koord_numa.core.resources import MILLI
 from koord_numa.core.value_objects import replace
-from koord_numa.wire.kubelet_state import fingerprint
 from tests.engine.preemption.world import leaves, make_room, said
 from tests.engine.world import GIB, World, bound, make_node, make_pod, make_world
 

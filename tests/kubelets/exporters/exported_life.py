@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from koord_numa.core.cpuset import members
+from koord_numa.core.fingerprint import fingerprint
 from koord_numa.core.kubelet.state import ContainerGrant, KubeletNode, MemoryBlock
 from koord_numa.core.objects.vocabulary import ContainerKind
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.wire import names, parse_topology
-from koord_numa.wire.kubelet_state import fingerprint
 from tests.kubelets.node_life import NodeLife
 
 Use = Counter[tuple[int, str]]

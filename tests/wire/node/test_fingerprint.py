@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_numa.wire.kubelet_state import comparable, fingerprint
+from koord_numa.core.fingerprint import comparable, fingerprint
 from tests.tables import each_row
 
 KNOWN = {

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Final
 
 from koord_numa.core.cpuset import CpuSet
-from koord_numa.wire.kubelet_state import fingerprint
+from koord_numa.core.fingerprint import fingerprint
 from tests.conformance.vectors import Case
 
 JsonObject = dict[str, Any]

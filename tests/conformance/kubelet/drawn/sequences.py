@@ -13,10 +13,10 @@ from random import Random
 from typing import Any, Final
 
 from koord_numa.core.cpuset import members
+from koord_numa.core.fingerprint import fingerprint
 from koord_numa.core.kubelet.admit import Admitted, admit_pod
 from koord_numa.core.kubelet.state import Grant, KubeletState
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.wire.kubelet_state import fingerprint
 from koord_numa.wire.pods import parse_pod
 from tests.conformance.kubelet.churn import pod_object
 from tests.conformance.kubelet.drawn.machines import drawn_node, first_topology

@@ -13,13 +13,13 @@ from typing import Final
 
 from koord_numa.core.cpuset import members
 from koord_numa.core.kubelet.demand import pod_demand
+from koord_numa.core.kubelet.history import KubeletHistory
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa, held_by_init, may_lie_otherwise, reached
 from koord_numa.core.kubelet.node_config import is_located
+from koord_numa.core.kubelet.shown_pods import is_tied
 from koord_numa.core.kubelet.state import AdmittedPod, ContainerGrant, KubeletNode, KubeletState
 from koord_numa.core.numa.hints import mask_of
 from koord_numa.core.objects.vocabulary import ContainerKind
-from koord_numa.engine.cache.kubelet_history import KubeletHistory
-from koord_numa.engine.cache.shown_pods import is_tied
 from tests.conformance.kubelet.churn import NODE, Replay
 from tests.conformance.kubelet.worlds import NEVER, Recorded, World
 from tests.conformance.vectors import Case

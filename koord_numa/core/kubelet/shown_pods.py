@@ -6,13 +6,15 @@ from itertools import combinations, islice, product
 from math import inf
 from typing import Final
 
-from koord_numa.core.kubelet import NodeConfig, PodDemand, everything, pod_demand
+from koord_numa.core.fingerprint import comparable, fingerprint_of, pod_hash
+from koord_numa.core.kubelet.bounds import everything
+from koord_numa.core.kubelet.demand import PodDemand, pod_demand
+from koord_numa.core.kubelet.node_config import NodeConfig
 from koord_numa.core.objects.node import NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodRequest
 from koord_numa.core.objects.vocabulary import INIT
 from koord_numa.core.resources import CPU, MILLI
 from koord_numa.core.value_objects import MutableObject, ValueObject
-from koord_numa.wire.kubelet_state import comparable, fingerprint_of, pod_hash
 
 
 class KnownPod(MutableObject):
