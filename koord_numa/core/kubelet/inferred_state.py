@@ -9,7 +9,7 @@ every NUMA node where whole containers fit.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, product
 from typing import Final
 
 from koord_numa.core.cpu_topology import MAX_NUMA_ID
@@ -312,13 +312,18 @@ def groupings(
     return found
 
 
-def bound_memory(supply: Mapping[int, ResourceList], grouping: Grouping) -> MemoryTable:
-    """Return the memory manager's table with the memory of this grouping in use."""
+def bound_memory(supply: Mapping[int, ResourceList], grouping: Grouping, *, highest_first: bool = False) -> MemoryTable:
+    """
+    Return the memory manager's table with the memory of this grouping in use, on the lowest or the highest NUMA nodes of each group.
+
+    The real shares depend on pods that have left. They matter under best-effort, which may align a pod to a part of a group: if this part
+    has enough free memory, the pod is rejected, and otherwise it gets the whole group (``Allocate`` in memorymanager/policy_static.go).
+    """
     table = MemoryTable.of(supply)
     for mask, kinds in grouping.held.items():
         for kind, amount in kinds.items():
             left = amount
-            for numa in members(mask):
+            for numa in sorted(members(mask), reverse=highest_first):
                 part = min(left, table.free[numa].get(kind, 0))
                 table.hold(numa, kind, part)
                 left -= part
@@ -554,12 +559,13 @@ def _tables(frame: NodeConfig, node: KubeletNode, pods: Sequence[PodDemand]) -> 
     # Exporters that name their fingerprint method count in full. Without a name both ways are possible.
     ways = [True] if frame.topology.fingerprint_method else [True, False]
     found: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], MemoryTable] = {}
+    shares = [False, True] if node.config.topology_policy is KubeletPolicy.BEST_EFFORT else [False]
     for in_full in ways:
         groupings_ = groupings(used, node.memory, blocks, in_full=in_full)
         if groupings_ is None:
             return None
-        for each in groupings_:
-            table = bound_memory(node.memory, each)
+        for each, highest_first in product(groupings_, shares):
+            table = bound_memory(node.memory, each, highest_first=highest_first)
             key = tuple(table.groups.values()), tuple(tuple(kinds.values()) for kinds in table.held.values())
             found[key] = table
     return list(found.values()) or None
