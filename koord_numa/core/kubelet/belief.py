@@ -22,12 +22,10 @@ from koord_numa.core.kubelet.bounds import (
     everything,
     fits_on,
     has_room_whoever_leaves,
-    may_hold,
-    most_room,
     together,
 )
 from koord_numa.core.kubelet.demand import ContainerDemand, pod_demand
-from koord_numa.core.kubelet.hypothesis import SOMEONE, Hypothesis, released
+from koord_numa.core.kubelet.hypothesis import SOMEONE, Hypothesis
 from koord_numa.core.kubelet.replay import (
     LAG,
     MOST_ARRIVALS,
@@ -75,7 +73,6 @@ from koord_numa.core.kubelet.variants import distinct
 from koord_numa.core.objects.node import Zone
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletScope
-from koord_numa.core.resources import ResourceList
 from koord_numa.core.value_objects import replace
 
 TOO_MANY: Final = "too many histories of the kubelet are possible"
@@ -653,110 +650,3 @@ def mask_of(grant: Grant, node: KubeletNode) -> int:
             for device in node.devices[resource].devices:
                 mask |= device.near if device.id in ids else 0
     return mask
-
-
-MOST_STATES: Final = 16
-"""Maximum number of states for which certain rejections are searched. Bounds the time."""
-
-
-def refused_ones(belief: Belief | None) -> list[Arrival]:
-    """Return the pods in flight that every state rejects, or an empty list if certain rejections cannot be found on this node."""
-    if belief is None or belief.busy or not belief.arrivals or belief.lost or belief.overflow or belief.shortened:
-        return []
-    states = belief.hypotheses
-    rejected = {it.uid for it in belief.arrivals if it.known is None}
-    for one in states:
-        rejected.difference_update(one.state.pods, one.unplaced, one.unlocated)
-    refused = [it for it in belief.arrivals if it.uid in rejected] if rejected else []
-    return refused if refused and len(states) <= MOST_STATES and all(_is_known(one) for one in states) else []
-
-
-def not_counted(belief: Belief, refused: Sequence[Arrival], asked: Mapping[str, ResourceList]) -> dict[str, set[str]]:
-    """
-    Return, by uid, the resources of rejected pods whose amounts the kubelet certainly does not count.
-
-    ``refused`` is a result of ``refused_ones``. ``asked`` are the requests, by uid, that the scheduler counts.
-    """
-    states, refused = belief.hypotheses, [each for each in refused if each.uid in asked]
-    coming = dropwhile(lambda each: each.known is not None, belief.arrivals)
-    found: dict[str, set[str]] = {}
-    others = frozenset(each.uid for each in coming)
-    for name in sorted({name for each in refused for name in asked[each.uid]}):
-        amounts = {uid: each.get(name, 0) for uid, each in asked.items()}
-        for uid in _of_one_resource(states, refused, others, amounts):
-            found.setdefault(uid, set()).add(name)
-    return found
-
-
-def _is_known(one: Hypothesis) -> bool:
-    """Return whether the placement of every pod is known, and the node has a strict policy without ``align-by-socket``."""
-    node = one.state.node
-    if node.config.topology_policy not in STRICT or node.static_options.align_by_socket:
-        return False
-    return not (one.spread or one.mixed or one.unplaced or one.unlocated or one.leaving or None in one.gone.values())
-
-
-def _of_one_resource(
-    states: Sequence[Hypothesis], refused: Sequence[Arrival], others: Collection[str], amounts: Mapping[str, int]
-) -> list[str]:
-    """
-    Return the uids of the pods that the kubelet certainly rejects for this resource, the earliest pods first.
-
-    ``amounts`` are the requested amounts of the resource by uid. The returned pods stay rejected even if other pods have
-    left: all pods in flight, and every pod that requests less of the resource than the returned pods in total.
-    """
-    chosen: list[Arrival] = []
-    total = 0
-    for each in refused:
-        more = total + amounts[each.uid]
-        less = {uid for one in states for uid in one.state.pods if uid in others or amounts.get(uid, 0) < more}
-        emptied = [_without(one, less) for one in states]
-        if more > total and all(_is_refused(it.request, one) for one in emptied for it in (*chosen, each)):
-            chosen.append(each)
-            total = more
-    return [each.uid for each in chosen]
-
-
-def _without(one: Hypothesis, uids: Collection[str]) -> Hypothesis:
-    for uid in sorted(uids):
-        one = released(one, uid)
-    return one
-
-
-def _is_refused(request: PodRequest, one: Hypothesis) -> bool:
-    """Return whether a unit of the pod that is aligned together fits on no NUMA node."""
-    demand, node = pod_demand(request), one.state.node
-    in_pod_scope = node.config.topology_scope is KubeletScope.POD
-    # If no NUMA nodes have memory for the whole pod, the memory manager has no hint, but may allocate per container.
-    units = [replace(demand.pod, memory=None)] if in_pod_scope else [part for _, part in demand.containers]
-    most = most_room(request, one)
-    return any(
-        not any(may_hold(node, most, numa, unit) for numa in node.machine.numa_ids)
-        for unit in (_for_one_numa(unit, one) for unit in units)
-    )
-
-
-def _for_one_numa(unit: ContainerDemand, one: Hypothesis) -> ContainerDemand:
-    """
-    Return the part of the demand that a single empty NUMA node could serve, resource by resource.
-
-    Preferred hints for these resources have a single NUMA node.
-    """
-    node, memory = one.state.node, unit.memory or {}
-    largest = max(bits.bit_count() for bits in node.machine.numa_bits.values())
-    fits = any(all(here.get(kind, 0) >= amount for kind, amount in memory.items()) for here in node.memory.values())
-    return ContainerDemand(
-        cpus=unit.cpus if unit.cpus <= largest else 0,
-        memory=memory if fits else None,
-        devices={
-            name: count
-            for name, count in unit.devices.items()
-            if name in node.devices and count <= _most_near_one(one, name)
-        },
-    )
-
-
-def _most_near_one(one: Hypothesis, name: str) -> int:
-    if name in one.sharing:
-        return max(one.sharing[name].counts.values())
-    return max((here.bit_count() for here in one.state.node.devices[name].on.values()), default=0)

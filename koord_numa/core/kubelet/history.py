@@ -4,7 +4,7 @@ Events of one kubelet-owned node in order (binds, verdicts, departures, topologi
 Updates ``core/kubelet/belief`` and determines from the fingerprint which pods a topology shows. It makes no decisions.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
@@ -17,9 +17,7 @@ from koord_numa.core.kubelet.belief import (
     InFlightPods,
     expecting,
     expecting_on_each,
-    not_counted,
     one_more,
-    refused_ones,
 )
 from koord_numa.core.kubelet.demand import SMT_ALIGNMENT, TOPOLOGY_AFFINITY, UNEXPECTED_ADMISSION, PodDemand, pod_demand
 from koord_numa.core.kubelet.hypothesis import Hypothesis
@@ -49,24 +47,14 @@ from koord_numa.core.kubelet.view import (
 )
 from koord_numa.core.objects.node import KubeletCheckpoint, Node, NodeResourceTopology
 from koord_numa.core.objects.request import Pod, PodKey, PodRequest
-from koord_numa.core.state.ledger import Holding, Ledger
+from koord_numa.core.state.ledger import Ledger
 from koord_numa.core.value_objects import ValueObject, replace
 
 # Pods that are bound to a kubelet-owned node and that its kubelet certainly does not count, although no event has shown that.
 #
 # The kubelet checks node-wide amounts against the pods that it has admitted and that have not ended (``GetActivePods`` in kubelet_pods.go).
 # Its managers release the resources of a pod only when the pod is no longer active. A topology without a pod that it must show therefore
-# proves that the pod was rejected or is gone. Some pods are rejected whatever else the node runs (``refusals.never_fits``). A pod in flight
-# that every state rejects is admitted only if another pod leaves before: amounts that the other pod frees are not counted
-# (``in_flight.not_counted``).
-
-
-class _Told(ValueObject):
-    """Cached result of ``not_counted`` for these states, ledger revision and excluded pods. ``less`` has resource names by UID."""
-
-    states: Sequence[Hypothesis]
-    of: tuple[int, Collection[str]]
-    less: Mapping[str, Collection[str]]
+# proves that the pod was rejected or is gone. Some pods are rejected whatever else the node runs (``never_fits``).
 
 
 @dataclass(slots=True)
@@ -81,7 +69,6 @@ class AbsentPods:
     listed: frozenset[str] = frozenset()
     unlisted: frozenset[str] = frozenset()
     hopeless: frozenset[str] = frozenset()
-    _told: _Told | None = field(default=None, repr=False, compare=False)
 
     def read(self, reading: Reading, pods: Mapping[str, KnownPod], reused_since: float = inf) -> None:
         """
@@ -123,36 +110,12 @@ class AbsentPods:
             self.listed -= {uid}
             self.hopeless -= {uid}
 
-    def left_out(self, ledger: Ledger, belief: Belief | None) -> Ledger:
-        """
-        Return the ledger without absent pods, and without amounts of pods in flight that ``belief`` proves not to be counted.
-
-        Return the ledger itself if nothing is omitted.
-        """
-        refused = refused_ones(belief) if belief is not None and belief.arrivals else []
-        if not (refused or self.unlisted or self.hopeless):
-            return ledger  # nearly all nodes
+    def left_out(self, ledger: Ledger) -> Ledger:
+        """Return the ledger without absent pods, the ledger itself if it has none."""
         away = self.unlisted | self.hopeless
-        less = {} if belief is None or not refused else self._not_counted(ledger, belief, refused, away)
-        if not less and away.isdisjoint(ledger.holdings):
-            return ledger
-        return Ledger.of(_without(it, less.get(it.pod.uid, ())) for it in ledger if it.pod.uid not in away)
-
-    def _not_counted(
-        self, ledger: Ledger, belief: Belief, refused: Sequence[Arrival], away: Collection[str]
-    ) -> Mapping[str, Collection[str]]:
-        # By identity: a belief replaces the list when a state changes.
-        if self._told is None or self._told.states is not belief.hypotheses or self._told.of != (ledger.revision, away):
-            asked = {it.pod.uid: it.amounts for it in ledger if it.pod.uid not in away}
-            self._told = _Told(belief.hypotheses, (ledger.revision, away), not_counted(belief, refused, asked))
-        return self._told.less
-
-
-def _without(holding: Holding, names: Collection[str]) -> Holding:
-    """Return the holding without these resources."""
-    if not names:
-        return holding
-    return replace(holding, amounts={name: amount for name, amount in holding.amounts.items() if name not in names})
+        if away.isdisjoint(ledger.holdings):
+            return ledger  # nearly all nodes
+        return Ledger.of(it for it in ledger if it.pod.uid not in away)
 
 
 def _is_before(uid: str, shown: Collection[str], pods: Mapping[str, KnownPod]) -> bool:

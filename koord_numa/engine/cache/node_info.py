@@ -178,7 +178,7 @@ class NodeInfo:
     @property
     def counted(self) -> Ledger:
         """The ledger. Where a kubelet allocates CPUs, without pods that it certainly does not count although no event has shown that."""
-        return self.history.absent.left_out(self.ledger, self.history.belief) if self.inventory is None else self.ledger
+        return self.history.absent.left_out(self.ledger) if self.inventory is None else self.ledger
 
     @property
     def booked(self) -> Ledger:

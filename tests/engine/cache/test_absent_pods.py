@@ -216,24 +216,6 @@ def test_a_pod_in_flight_wider_than_a_numa_node_is_not_counted() -> None:
     assert taken(cache) == ["a"]
 
 
-def test_in_flight_requests_that_need_larger_room_do_not_count() -> None:
-    half = {"cpu": 4000}
-    cache = node_with()
-    cache.observe_topology(
-        None, replace(shows(version=2), zones=(Zone(0, half, half, half), Zone(1, half, half, half)))
-    )
-    for name in ("left", "right"):
-        cache.observe_pod(None, replace(make_pod(name, cpu=3000), node="n"))
-        cache.observe_pod(None, replace(make_pod(name, cpu=3000), node="n", started=True))
-    assert cache.nodes["n"].candidate() is not None
-    cache.observe_pod(None, replace(make_pod("coming", cpu=2000), node="n"))
-    assert taken(cache) == ["coming", "left", "right"]
-    # It is refused while both of the others are there, and without one of them its kubelet counts less.
-    assert cache.nodes["n"].counted.amounts[CPU] == 6000
-    cache.observe_pod(None, replace(make_pod("coming", cpu=2000), node="n", started=True))
-    assert cache.nodes["n"].counted.amounts[CPU] == 8000
-
-
 def test_odd_counts_are_rejected_after_evidence_of_whole_cores() -> None:
     cache = node_with("a")
     for name in ("first", "other"):
