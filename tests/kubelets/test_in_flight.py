@@ -7,10 +7,9 @@ import pytest
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet import prediction
-from koord_numa.core.kubelet.admit import foreseen
+from koord_numa.core.kubelet.admit import DryRunAdmitted, dry_run
 from koord_numa.core.kubelet.bounds import has_room_in_all_ways
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
-from koord_numa.core.kubelet.demand import pod_demand
 from koord_numa.core.kubelet.hypothesis import Hypothesis
 from koord_numa.core.kubelet.prediction import TOO_MANY
 from koord_numa.core.kubelet.variants import device_layouts
@@ -19,6 +18,7 @@ from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.request import PodRequest
 from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy, KubeletScope
+from koord_numa.core.value_objects import replace
 from koord_numa.sandbox.machines import NodeDescription, Shape, Style
 from koord_numa.wire import parse_pod
 from tests.kubelets.law import broken
@@ -235,10 +235,10 @@ def test_where_amounts_tell_the_whole_procedure_says_the_same(seed: int, monkeyp
         if not has_room_in_all_ways(request, one):
             return False
         told += 1
-        demand = pod_demand(request)
         for laid in device_layouts(one, request):
+            state = replace(laid.state, requested={})  # node-wide amounts are compared elsewhere
             for order in (CpuReuse.LEAST, CpuReuse.MOST):
-                assert foreseen(laid.state, demand, one.trust, order) is not None
+                assert isinstance(dry_run(state, request, one.trust, order), DryRunAdmitted)
         return True
 
     monkeypatch.setattr(prediction, "FEW", 1)

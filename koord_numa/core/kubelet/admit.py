@@ -428,12 +428,6 @@ def dry_run(
     return answer
 
 
-def foreseen(state: KubeletState, demand: PodDemand, trust: Trust, reuse: CpuReuse) -> list[ContainerGrant] | None:
-    """Return the allocations by the managers without the node-level check, or ``None`` if the managers reject the pod."""
-    attempt = _Attempt(state.node, state.managers.copy(), trust, reuse)
-    return attempt.grants if attempt.run(demand) is None else None
-
-
 class _Attempt(MutableObject):
     """One admission in progress: a copy of the managers, the allocations so far, and what init containers have left."""
 

@@ -29,7 +29,7 @@ from koord_numa.core.objects.verdicts import Reason, Rejection
 from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, KubeletScope
 from koord_numa.core.resources import CPU, MEMORY, MILLI, ResourceList, is_batch, total
 from koord_numa.core.state.ledger import Ledger
-from koord_numa.core.value_objects import ValueObject, replace, value_field
+from koord_numa.core.value_objects import ValueObject, value_field
 
 NOT_SURELY_ALIGNED: Final = "node(s) whose kubelet might not align the pod to NUMA nodes"
 
@@ -675,20 +675,6 @@ def has_room_whoever_leaves(request: PodRequest, one: Hypothesis, coming: Contai
     all_there = {name: one.sharing[name].counts for name in least.devices}
     most = Bound(KubeletState.empty(node).managers, all_there)
     return has_room_between(request, node, least, most, kept)
-
-
-def most_room(request: PodRequest, one: Hypothesis) -> Bound:
-    """
-    Return the upper bound on the free amounts for the pod. Shared devices count as free near every possible NUMA node.
-
-    CPUs that init containers may hold count as free.
-    """
-    _, most = _ends(request, one)
-    loose = 0
-    for bits in one.loose.values():
-        loose |= bits
-    managers = most.managers
-    return replace(most, managers=ManagerState(managers.cpus | loose, managers.devices, managers.memory))
 
 
 def _ends(request: PodRequest, one: Hypothesis) -> tuple[Bound, Bound]:

@@ -39,7 +39,6 @@ from koord_numa.core.kubelet.node_config import located, packs_sockets
 from koord_numa.core.kubelet.state import (
     EVENT,
     Budget,
-    Grant,
     KubeletNode,
     KubeletState,
     OverBudget,
@@ -423,12 +422,6 @@ def _in_other_shares(
             yield _outcome(before, other), _placed(before, uid, request, other, 0)
         else:
             yield None, before
-
-
-def foreseen(before: Hypothesis, request: PodRequest) -> tuple[Outcome, Grant | None]:
-    """Return the kubelet's most likely decision on this pod and its grant, from one dry run."""
-    answer = _answer(before, request, orders(request, before.state.node)[0])
-    return (_outcome(before, answer), answer.grant) if isinstance(answer, DryRunAdmitted) else (None, None)
 
 
 def _answer(before: Hypothesis, request: PodRequest, order: CpuReuse) -> DryRunAdmitted | NotAdmitted:
