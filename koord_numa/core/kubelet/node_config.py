@@ -3,8 +3,7 @@ The configuration of a kubelet's node: published, or read by the node agent, wit
 the rest.
 
 ``NodeConfig`` is the node before the first pod, with invented CPU ids. ``starts`` lists the initial hypotheses, one
-per variant of the node. ``located`` bounds the NUMA nodes of a container's CPUs where align-by-socket offers a whole
-socket. ``exact_hypothesis`` is the state that the node agent publishes, with real ids.
+per variant of the node. ``exact_hypothesis`` is the state that the node agent publishes, with real ids.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,9 +22,9 @@ from koord_numa.core.cpus.kubelet_options import (
     STATIC_MEMORY,
     likely_config,
 )
-from koord_numa.core.cpuset import CpuSet, members
+from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.bounds import STRICT
-from koord_numa.core.kubelet.demand import PodDemand, is_memory
+from koord_numa.core.kubelet.demand import is_memory
 from koord_numa.core.kubelet.hypothesis import Hypothesis, SharedDevices, assumed_pool, deal
 from koord_numa.core.kubelet.state import (
     ContainerGrant,
@@ -37,133 +36,22 @@ from koord_numa.core.kubelet.state import (
     MemoryBlock,
     PluginDevice,
 )
-from koord_numa.core.numa import mask_of
 from koord_numa.core.objects.node import ContainerState, KubeletCheckpoint, KubeletConfig, NodeResourceTopology, Zone
 from koord_numa.core.objects.request import PodRequest
-from koord_numa.core.objects.vocabulary import APP, ContainerKind, KubeletPolicy, KubeletScope
+from koord_numa.core.objects.vocabulary import APP, ContainerKind, KubeletPolicy
 from koord_numa.core.pod_resources import kube_qos
 from koord_numa.core.resources import CPU, MILLI, ResourceList
-from koord_numa.core.value_objects import ValueObject, replace
-
-ANY_THREADS: Final = tuple(range(1, 9))
-"""Possible threads per core on an unknown architecture."""
-
-
-class Room(ValueObject, gc=False):
-    """Bounds of the number of free CPUs of a NUMA node."""
-
-    least: int
-    most: int
+from koord_numa.core.value_objects import replace
 
 
 def packs_sockets(node: KubeletNode) -> bool:
     """Return whether CPUs are packed into sockets, and a pod that needs more CPUs than the sockets of its hint have is rejected."""
-    return node.static_options.align_by_socket and bool(node.core_threads) and node.config.topology_policy in STRICT
+    return node.static_options.align_by_socket and node.fills_sockets and node.config.topology_policy in STRICT
 
 
 def is_located(one: ContainerGrant) -> bool:
     """Return whether the container's CPUs are on one NUMA node for certain."""
     return one.numas != 0 and one.numas & (one.numas - 1) == 0
-
-
-def located(grant: Grant, demand: PodDemand, rooms: Mapping[int, Room], node: KubeletNode) -> Grant:
-    """
-    Return the grant with the possible NUMA nodes of every container's CPUs.
-
-    ``rooms`` are the free CPUs by NUMA node before the pod came.
-    """
-    whole = demand.pod.cpus if node.config.topology_scope is KubeletScope.POD else 0
-    return replace(grant, containers=tuple(_located(grant.containers, whole, dict(rooms), node)))
-
-
-def _located(
-    containers: Sequence[ContainerGrant], whole: int, rooms: dict[int, Room], node: KubeletNode
-) -> Iterator[ContainerGrant]:
-    """
-    Yield the containers with their possible NUMA nodes.
-
-    ``whole`` is the number of CPUs that one hint of all containers has room for, 0 if every container has its own hint.
-    """
-    known, before = True, dict(rooms)
-    for one in containers:
-        if one.cpus:
-            # The place of a container decides the hints of later containers.
-            offered = _offered(one, whole or len(one.cpus), before if whole else rooms, node) if known else []
-            one = replace(one, numas=_numas(one, offered, rooms, node))
-            known = bool(whole) or is_located(one)
-            # CPUs of an init container are offered to later containers again.
-            if one.kind is not ContainerKind.INIT:
-                _take(one, rooms)
-        yield one
-
-
-def _take(one: ContainerGrant, rooms: dict[int, Room]) -> None:
-    count = len(one.cpus)
-    within = members(one.numas) if one.numas else rooms
-    for numa in within:
-        room = rooms[numa]
-        surely = count if len(within) == 1 else 0
-        rooms[numa] = Room(max(0, room.least - count), max(0, room.most - surely))
-
-
-def _offered(one: ContainerGrant, needed: int, rooms: Mapping[int, Room], node: KubeletNode) -> list[int]:
-    """
-    Return the possible sockets of the container's CPUs, as CPU bits, for all free CPUs within the bounds. Empty if not known.
-
-    Among hints of one NUMA node, the lowest NUMA node wins. If a lower NUMA node with enough CPUs was not chosen, the reason
-    is its memory or its devices, which are known.
-    """
-    machine, mask = node.machine, one.hint.mask if one.hint is not None else None
-    near = sum(machine.numa_bits.get(numa, 0) for numa in members(mask or 0))
-    found = [bits for bits in machine.socket_bits.values() if bits & near]
-    if not mask or len(found) != 1 or one.cpus.bits & ~found[0]:
-        return []
-    numa = mask.bit_length() - 1
-    if mask & (mask - 1) or needed > machine.numa_bits[numa].bit_count():
-        return found if all(room.least == room.most for room in rooms.values()) else []
-    for each, room in rooms.items():
-        passed = rooms[numa].least >= needed if each > numa else room.least >= needed
-        if room.most >= needed and not passed:
-            found += [bits for bits in machine.socket_bits.values() if bits & machine.numa_bits[each]]
-    return found
-
-
-def _numas(one: ContainerGrant, offered: Iterable[int], rooms: Mapping[int, Room], node: KubeletNode) -> int:
-    """Return the mask of the NUMA nodes that the container's CPUs may be on if it is offered one of these sockets, 0 for any."""
-    found = 0
-    for socket in offered:
-        there = {numa: rooms[numa] for numa, bits in node.machine.numa_bits.items() if bits & socket}
-        found |= mask_of(numa for numa in there if not _is_left_out(numa, len(one.cpus), there, node))
-        # Include the NUMA nodes of a dry run that tries the worst order.
-        found |= mask_of(numa for numa in there if one.cpus.bits & node.machine.numa_bits[numa])
-    return found
-
-
-def _is_left_out(numa: int, needed: int, rooms: Mapping[int, Room], node: KubeletNode) -> bool:
-    """Return whether other NUMA nodes of the socket surely supply all CPUs before this NUMA node does."""
-    sizes = {each: node.machine.numa_bits[each].bit_count() for each in rooms}
-    here = rooms[numa]
-    if here.most >= sizes[numa] and needed >= sizes[numa]:
-        return False  # the NUMA node may be taken as a whole
-    first = [each for each, room in rooms.items() if (room.most, each) < (here.least, numa)]
-    if sum(rooms[each].least for each in first) < needed:
-        return False
-    for threads in node.core_threads:
-        if node.config.cpu_options.get(FULL_CORES) and needed % threads:
-            continue  # the kubelet rejects such a pod
-        whole = sum(_on_whole_cores(each, rooms[each], sizes[each], threads, node) for each in first)
-        if whole < needed - needed % threads:
-            return False
-    return True
-
-
-def _on_whole_cores(numa: int, room: Room, size: int, threads: int, node: KubeletNode) -> int:
-    """Return the minimum number of free CPUs of a NUMA node that are on wholly free cores."""
-    # With full-pcpus-only, containers hold whole cores, and only reserved CPUs spoil other cores.
-    whole = node.config.cpu_options.get(FULL_CORES)
-    used = (node.machine.numa_bits[numa] & node.reserved).bit_count() if whole else size - room.least
-    left = max(0, room.least - used * (threads - 1))
-    return left - left % threads
 
 
 BY_SOCKET: Final = "align-by-socket"
@@ -225,7 +113,7 @@ class NodeConfig:
             else {},
             ids_are_real=False,
             packs=architecture in LIKELY_THREADS and packs_cpus(topology.kubelet),
-            core_threads=_core_threads(topology.kubelet, architecture),
+            fills_sockets=_fills_sockets(topology.kubelet),
             is_published=topology.kubelet.cpu_policy is not None,
             takes_whole_cores=packs_cpus(topology.kubelet) and bool(topology.kubelet.cpu_options.get(FULL_CORES)),
         )
@@ -248,12 +136,10 @@ def packs_cpus(config: KubeletConfig) -> bool:
     return config.cpu_policy is not None and not any(config.cpu_options.get(name, False) for name in SPREADING)
 
 
-def _core_threads(config: KubeletConfig, architecture: str) -> tuple[int, ...]:
-    """Return the possible threads per core if CPUs are known to be packed into sockets, else an empty tuple."""
+def _fills_sockets(config: KubeletConfig) -> bool:
+    """Return whether no option other than align-by-socket is known to spread CPUs."""
     others = {name: on for name, on in config.cpu_options.items() if name != BY_SOCKET}
-    if not packs_cpus(replace(config, cpu_options=others)) or others.get(OVER_NUMA):
-        return ()
-    return (1, *LIKELY_THREADS[architecture]) if architecture in LIKELY_THREADS else ANY_THREADS
+    return packs_cpus(replace(config, cpu_options=others)) and not others.get(OVER_NUMA)
 
 
 def first_cpus(machine: CpuTopology, amounts: Sequence[tuple[int, ResourceList]]) -> int:

@@ -35,7 +35,6 @@ from koord_numa.core.kubelet.hypothesis import (
     signature,
     variant_of,
 )
-from koord_numa.core.kubelet.node_config import located, packs_sockets
 from koord_numa.core.kubelet.state import (
     EVENT,
     Budget,
@@ -52,7 +51,6 @@ from koord_numa.core.kubelet.variants import (
     departing,
     device_layouts,
     distinct,
-    free_rooms,
     holding,
     may_share,
     one_of_each_kind,
@@ -394,7 +392,7 @@ def admitted(before: Iterable[Hypothesis], uid: str, request: PodRequest) -> lis
 def _outcomes(before: Hypothesis, uid: str, request: PodRequest) -> Iterator[tuple[Outcome, Hypothesis]]:
     node = before.state.node
     ways = orders(request, node)
-    answers = [_answer(before, request, order) for order in ways]
+    answers = [dry_run(before.state, request, before.trust, order) for order in ways]
     admitted = [each for each in answers if isinstance(each, DryRunAdmitted)]
     keys = [_outcome(before, each) for each in admitted]
     # Both extremes have the same outcome: one hypothesis covers them, and the CPUs between them are loose.
@@ -422,16 +420,6 @@ def _in_other_shares(
             yield _outcome(before, other), _placed(before, uid, request, other, 0)
         else:
             yield None, before
-
-
-def _answer(before: Hypothesis, request: PodRequest, order: CpuReuse) -> DryRunAdmitted | NotAdmitted:
-    answer = dry_run(before.state, request, before.trust, order)
-    if isinstance(answer, NotAdmitted) or not packs_sockets(before.state.node):
-        return answer
-    rooms = free_rooms(before)
-    if rooms is None:
-        return answer
-    return replace(answer, grant=located(answer.grant, pod_demand(request), rooms, before.state.node))
 
 
 def orders(request: PodRequest, node: KubeletNode) -> tuple[CpuReuse, ...]:

@@ -203,7 +203,7 @@ class KubeletNode:
     ids_are_real: bool = True  # False: CPU ids are invented, and options about cores and sockets have no effect
     aligns_by_socket: bool = False  # with invented CPU ids: align-by-socket is on, and sockets are assumed
     packs: bool = False  # with invented CPU ids: cores have at most two threads, and CPUs are packed into them
-    core_threads: tuple[int, ...] = ()  # with invented CPU ids and align-by-socket: possible threads per core
+    fills_sockets: bool = False  # with invented CPU ids: no option other than align-by-socket spreads CPUs
     is_published: bool = True  # whether the CPU manager's options are known
     takes_whole_cores: bool = False  # with invented CPU ids: full-pcpus-only is on, and CPUs are packed core by core
     pod_level_managers: bool = False  # whether the gate PodLevelResourceManagers is on

@@ -38,7 +38,6 @@ from koord_numa.core.kubelet.hypothesis import (
     released,
     signature,
 )
-from koord_numa.core.kubelet.node_config import Room
 from koord_numa.core.kubelet.state import (
     ContainerGrant,
     DevicePool,
@@ -515,38 +514,6 @@ def most_cpus(hypotheses: Iterable[Hypothesis]) -> dict[int, int]:
         for numa, here in one.state.node.machine.numa_bits.items():
             most[numa] = max(most.get(numa, 0), (bits & here).bit_count())
     return most
-
-
-def free_rooms(one: Hypothesis) -> dict[int, Room] | None:
-    """Return bounds of the free CPUs by NUMA id, or ``None`` if the place of a pod is unknown."""
-    if one.unlocated or one.unplaced or one.leaving or None in one.gone.values():
-        return None
-    free = one.state.managers.cpus
-    loose = 0
-    for bits in one.loose.values():
-        loose |= bits
-    least = {numa: (free & here).bit_count() for numa, here in one.state.node.machine.numa_bits.items()}
-    most = {numa: ((free | loose) & here).bit_count() for numa, here in one.state.node.machine.numa_bits.items()}
-    for uid in one.spread:
-        _count_spread(one, uid, loose, least, most)
-    return {numa: Room(max(0, least[numa]), most[numa]) for numa in least}
-
-
-def _count_spread(one: Hypothesis, uid: str, loose: int, least: dict[int, int], most: dict[int, int]) -> None:
-    """Lower ``least`` and raise ``most`` by the CPUs of one pod that may be on other NUMA nodes."""
-    node = one.state.node
-    containers = [each for each in one.state.pods[uid].grant.containers if _is_movable(each, uid in one.mixed, node)]
-    reached = [(each.cpus.bits, _reached(each, node)) for each in containers]
-    held = 0
-    for bits, _ in reached:
-        held |= bits
-    for numa, here in node.machine.numa_bits.items():
-        # Containers share the CPUs that init containers leave. Every CPU is counted once.
-        coming = 0
-        for bits, numas in reached:
-            coming |= bits if numas >> numa & 1 else 0
-        most[numa] += (held & here & ~loose).bit_count()
-        least[numa] -= (coming & ~here).bit_count()
 
 
 def with_grant(one: Hypothesis, uid: str, containers: tuple[ContainerGrant, ...]) -> Hypothesis:

@@ -23,7 +23,7 @@ ON_0 = ContainerAffinity(mask=1, preferred=True)
 def one_socket() -> KubeletNode:
     """Four NUMA nodes of 8 CPUs in one socket, of which only the counts are known; CPUs 0 to 7 are NUMA node 0's, and so on."""
     some = node("1x4x4x2", policy=KubeletPolicy.RESTRICTED, options=("align-by-socket",))
-    return replace(some, ids_are_real=False, aligns_by_socket=True, core_threads=(1, 2))
+    return replace(some, ids_are_real=False, aligns_by_socket=True, fills_sockets=True)
 
 
 def holding(**pods: tuple[ContainerGrant, ...]) -> Hypothesis:
