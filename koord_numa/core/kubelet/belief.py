@@ -488,8 +488,8 @@ class InFlightPods:
     def may_move(self) -> bool:
         """Return whether one of these pods may be on another NUMA node, because a pod has left and no event has shown it yet."""
         if self._may_move is None:
-            uids = [each.uid for each in self.arrivals if self.verdicts.get(each.uid) is not False]
-            self._may_move = any(_may_move(one, uids) for one in self.after)
+            coming = [each for each in self.arrivals if self.verdicts.get(each.uid) is not False]
+            self._may_move = any(_may_move(one, coming) for one in self.after)
         return self._may_move
 
     def all_equal(self, request: PodRequest) -> bool:
@@ -542,7 +542,7 @@ def expecting(
         arrivals += [each.copy() for each in dropwhile(lambda each: each.known is not None, there)]
     for uid, request in nominees.items():
         if arrivals:
-            arrivals.append(Arrival(uid, request, 0.0, before=hypotheses))
+            arrivals.append(Arrival(uid, request, inf, before=hypotheses))
         hypotheses = admitted(hypotheses, uid, request)
     if belief is None or not arrivals:
         return hypotheses, None
@@ -556,7 +556,7 @@ def one_more(
     after = admitted(hypotheses, uid, request)
     if in_flight is None:
         return after, None
-    arrivals = [*in_flight.arrivals, Arrival(uid, request, 0.0, before=hypotheses)]
+    arrivals = [*in_flight.arrivals, Arrival(uid, request, inf, before=hypotheses)]
     return after, InFlightPods(arrivals, after, in_flight.verdicts, in_flight.left)
 
 
@@ -599,20 +599,29 @@ def _stays_on_one(demand: ContainerDemand, node: KubeletNode) -> bool:
     return strict and any(fits_on(node, empty, numa, demand) for numa in node.machine.numa_ids)
 
 
-def _may_move(one: Hypothesis, uids: Sequence[str]) -> bool:
+SHORTEST: Final = 1.0
+"""Seconds that a pod needs at least from its bind to its end: its containers start and end, and the kubelet notices each."""
+
+
+def _may_move(one: Hypothesis, coming: Sequence[Arrival]) -> bool:
     """
-    Return whether a departure from a lower NUMA node may have changed the placements of these pods in the hypothesis.
+    Return whether a departure from a lower NUMA node may have changed the placements of these pods in flight in the hypothesis.
 
     A container takes the lowest NUMA node that fits, so more room there or above changes nothing.
     """
     pods, lowest = one.state.pods, one.state.node.machine.numa_ids[0]
-    # A pod in flight may leave before a later one arrives.
+    uids = {each.uid for each in coming}
     below = min((_lowest_place(one, uid) for uid in pods if uid not in uids), default=MANY)
-    for uid in uids:
+    # A pod in flight may leave before a later one arrives, but not before one that is bound at nearly the same time.
+    earlier = deque[tuple[float, int]]()
+    for each in coming:
+        while earlier and each.when - earlier[0][0] >= SHORTEST:
+            below = min(below, earlier.popleft()[1])
+        uid = each.uid
         highest = _highest_place(pods[uid].grant if uid in pods else None)
         if highest > lowest and (one.unlocated or below < highest):
             return True
-        below = min(below, _lowest_place(one, uid) if uid in pods else lowest)
+        earlier.append((each.when, _lowest_place(one, uid) if uid in pods else lowest))
     return False
 
 

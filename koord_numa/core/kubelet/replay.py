@@ -526,8 +526,8 @@ class Arrival:
     """
     A pod that reached the kubelet.
 
-    ``when`` is the time of its bind in seconds, ``known`` the time at which its verdict was seen. ``before`` are the
-    possible states before its arrival. ``unseen`` caches the input and the output of ``with_one_unseen``.
+    ``when`` is the time of its bind in seconds, infinite for a nominated pod. ``known`` is the time at which its verdict was seen.
+    ``before`` are the possible states before its arrival. ``unseen`` caches the input and the output of ``with_one_unseen``.
     """
 
     uid: str
