@@ -378,8 +378,6 @@ class NodeTrial:
         after = credited(topology, [place for uid in self.gone if (place := self._place(uid)) is not None])
         if after is None:
             return None
-        # Not ``without_hidden``: with the worst case a pod could seem unplaceable and its victims be evicted without
-        # benefit.
         unpublished = self.node.unpublished
         hidden = [held for uid, held in ledger.holdings.items() if uid in unpublished or uid in assumed]
         return replace(seen, offer=view_after_eviction(seen.node, after, ledger, hidden, seen.offer))

@@ -6,7 +6,7 @@ import pytest
 
 from koord_numa.core.kubelet import replay
 from koord_numa.core.kubelet.admit import Admitted, DryRunAdmitted, NotAdmitted, Trust, admit_pod, dry_run
-from koord_numa.core.kubelet.belief import Belief
+from koord_numa.core.kubelet.belief import SHORTEST, Belief, expecting
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa
 from koord_numa.core.kubelet.reports import leads_to, may_come_to
@@ -17,6 +17,7 @@ from koord_numa.core.objects.vocabulary import ContainerKind, KubeletPolicy, Kub
 from koord_numa.core.resources import MILLI
 from koord_numa.core.value_objects import replace
 from tests.core.kubelet.nodes import app, finished, init, node, pod
+from tests.tables import each_row
 
 
 def _node() -> KubeletNode:
@@ -307,3 +308,22 @@ def test_what_a_refused_pod_was_foreseen_to_hold_it_never_held() -> None:
     belief.arrive("later", pod(app(2)), 600.0)
     belief.rejected("refused", 601.0, tells=False)
     assert not any("refused" in one.gone or one.has("refused") for one in belief.hypotheses)
+
+
+@each_row(("gap", "moves"), [(SHORTEST / 2, False), (SHORTEST, True)])
+def test_a_pod_in_flight_leaves_only_after_the_time_that_it_needs(gap: float, *, moves: bool) -> None:
+    """The first pod has NUMA node 0. If it has left, the second pod is there instead of on NUMA node 1."""
+    belief = Belief([Hypothesis(KubeletState.empty(node()))])
+    belief.arrive("first", pod(app(6)), 10.0)
+    belief.arrive("second", pod(app(4)), 10.0 + gap)
+    _, in_flight = expecting(belief, belief.hypotheses, {})
+    assert in_flight is not None
+    assert in_flight.may_move() == moves
+
+
+def test_a_nominated_pod_arrives_after_all_pods_in_flight() -> None:
+    belief = Belief([Hypothesis(KubeletState.empty(node()))])
+    belief.arrive("first", pod(app(6)), 10.0)
+    _, later = expecting(belief, belief.hypotheses, {"second": pod(app(4))})
+    assert later is not None
+    assert later.may_move()
