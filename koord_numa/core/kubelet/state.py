@@ -39,8 +39,8 @@ T = TypeVar("T")
 DECISION: Final = 24_000
 """Steps of one decision on one node, in all slices. The hardest recorded nodes (8 NUMA nodes) take 0.4 to 0.9 s for them."""
 
-SLICE: Final = 200
-"""Steps of a decision that run at once: 3 to 12 ms. The others run between decisions."""
+SLICE: Final = 100
+"""Steps of a decision that run at once: 2 to 17 ms. The others run between decisions."""
 
 EVENT: Final = 9_000
 """Steps of the replay of pods after one event."""

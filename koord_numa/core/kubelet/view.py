@@ -130,7 +130,7 @@ class Explorations(MutableObject):
         return all(evaluation.answer is not None for evaluation in self.of.values())
 
 
-ONE_SLICE: Final = Explorations(steps=8 * SLICE)
+ONE_SLICE: Final = Explorations(steps=16 * SLICE)
 """
 For views whose evaluations are not continued, as for the members of a group.
 

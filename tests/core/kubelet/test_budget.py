@@ -8,7 +8,7 @@ from koord_numa.core.kubelet import belief, prediction, state
 from koord_numa.core.kubelet.prediction import NOT_YET, TOO_MANY, would_admit
 from koord_numa.core.kubelet.state import OverBudget, limited, spend
 from koord_numa.core.kubelet.view import ONE_SLICE, Explorations, KubeletView
-from koord_numa.core.objects.verdicts import Rejection
+from koord_numa.core.objects.verdicts import Placement, Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy
 from koord_numa.core.preempt.dry_run import Nominee
 from koord_numa.core.scheduling.filters import ClusterEvent
@@ -18,7 +18,7 @@ from koord_numa.core.value_objects import replace
 from koord_numa.engine.cache.cache import Cache
 from koord_numa.wire import parse_pod
 from tests.kubelets.hardest import QUESTIONS, hardest
-from tests.kubelets.node_life import NodeLife
+from tests.kubelets.node_life import JsonObject, NodeLife
 
 
 def test_steps_end_with_the_budget_that_they_are_taken_from() -> None:
@@ -106,9 +106,19 @@ class SlicedLife(NodeLife):
             answer = would_admit(parse_pod(self.pod("question", QUESTIONS[0])).request, behind.offer)
             assert isinstance(answer, Rejection)
             assert (answer.detail, answer.resolvable) == (NOT_YET, False)
+        self._continue()
+        return super().seen()
+
+    def ask(self, spec: JsonObject) -> Placement | Rejection:
+        answer = super().ask(spec)
+        while isinstance(answer, Rejection) and answer.detail == NOT_YET:
+            self._continue()
+            answer = super().ask(spec)
+        return answer
+
+    def _continue(self) -> None:
         while self.cache.explore():
             pass
-        return super().seen()
 
 
 def test_replays_in_slices_lead_to_the_states_of_replays_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
