@@ -192,7 +192,7 @@ class NodeLife:
         self.tell_node()
         self.cache.observe_topology("ADDED", parse_topology({**self.published}))
         for obj in self.objects.values():
-            self.cache.observe_pod("ADDED", parse_pod(obj))
+            self.cache.observe_pod(None, parse_pod(obj))
 
     def wait(self, seconds: float) -> None:
         """Time passes."""

@@ -29,8 +29,8 @@ from koord_numa.core.kubelet.hypothesis import SOMEONE, Hypothesis
 from koord_numa.core.kubelet.replay import (
     LAG,
     MOST_ARRIVALS,
-    MOST_HYPOTHESES,
     OLD,
+    SHORTEST,
     Arrival,
     admitted,
     advance,
@@ -169,13 +169,13 @@ class Belief:
             raise
         return True
 
-    def arrive(self, uid: str, request: PodRequest, when: float) -> None:
+    def arrive(self, uid: str, request: PodRequest, when: float, *, listed: bool = False) -> None:
         """Record the bind of a pod to the node. Kubelets admit pods in the order of their binds."""
-        self.do(self._arrive(uid, request, when))
+        self.do(self._arrive(uid, request, when, listed=listed))
 
-    def _arrive(self, uid: str, request: PodRequest, when: float) -> Work:
+    def _arrive(self, uid: str, request: PodRequest, when: float, *, listed: bool) -> Work:
         self._forget(when)
-        self.arrivals.append(Arrival(uid, request, when, before=self.last))
+        self.arrivals.append(Arrival(uid, request, when, before=self.last, listed=listed))
         yield from self._replay(len(self.arrivals) - 1)
 
     def resume(self, arrived: Sequence[Arrival], left: Mapping[str, float]) -> None:
@@ -336,16 +336,14 @@ class Belief:
         if first is None:
             self._unseen = self.hypotheses
             return
-        others: Sequence[Hypothesis] = ()
         budget = limited(DECISION)
         try:
-            for each in self.arrivals[first:]:
-                others = yield from with_one_unseen(each, others, self.left, self.fates.get(each.uid), budget)
+            others = yield from with_one_unseen(self.arrivals[first:], self.left, self.fates, budget)
             with budget:
                 found = distinct(after for one in [*self.last, *others] for after in without_left(one, self.left))
         except TooManyWays:
             found = []
-        self._unseen = found if len(others) <= MOST_HYPOTHESES else []
+        self._unseen = found
 
     def keep(self, uids: Collection[str]) -> None:
         """Forget departed pods, except for ``uids`` and for pods whose grant is not known, because their part of the sums is not known."""
@@ -477,12 +475,7 @@ class InFlightPods:
 
         Raise ``TooManyWays`` if there are too many states.
         """
-        others: Sequence[Hypothesis] = ()
-        budget = limited(DECISION)
-        for each in self.arrivals:
-            others = yield from with_one_unseen(each, others, self.left, self.verdicts.get(each.uid), budget)
-            if len(others) > MOST_HYPOTHESES:
-                raise TooManyWays
+        others = yield from with_one_unseen(self.arrivals, self.left, self.verdicts, limited(DECISION))
         return distinct(after for one in others for after in without_left(one, self.left))
 
     def may_move(self) -> bool:
@@ -599,10 +592,6 @@ def _stays_on_one(demand: ContainerDemand, node: KubeletNode) -> bool:
     return strict and any(fits_on(node, empty, numa, demand) for numa in node.machine.numa_ids)
 
 
-SHORTEST: Final = 1.0
-"""Seconds that a pod needs at least from its bind to its end: its containers start and end, and the kubelet notices each."""
-
-
 def _may_move(one: Hypothesis, coming: Sequence[Arrival]) -> bool:
     """
     Return whether a departure from a lower NUMA node may have changed the placements of these pods in flight in the hypothesis.
@@ -621,7 +610,11 @@ def _may_move(one: Hypothesis, coming: Sequence[Arrival]) -> bool:
         highest = _highest_place(pods[uid].grant if uid in pods else None)
         if highest > lowest and (one.unlocated or below < highest):
             return True
-        earlier.append((each.when, _lowest_place(one, uid) if uid in pods else lowest))
+        place = _lowest_place(one, uid) if uid in pods else lowest
+        if each.listed:
+            below = min(below, place)
+        else:
+            earlier.append((each.when, place))
     return False
 
 

@@ -339,10 +339,10 @@ class KubeletHistory:
                 break
         return not self.busy
 
-    def observe(self, pod: Pod, now: float) -> None:
-        """Process a pod that is bound to the node, or its update."""
+    def observe(self, pod: Pod, now: float, *, listed: bool = False) -> None:
+        """Process a pod that is bound to the node, or its update. ``listed``: its bind may have been long before."""
         self.now = max(self.now, now)
-        known = self.pods.get(pod.key.uid) or self._add(pod, now)
+        known = self.pods.get(pod.key.uid) or self._add(pod, now, listed=listed)
         if pod.deleting and known.ending is None:
             known.ending = now
             self._reading.forget()
@@ -357,20 +357,20 @@ class KubeletHistory:
             if (belief := self._belief_of(known)) is not None:
                 belief.started(known.uid, now)
 
-    def _add(self, pod: Pod, now: float) -> KnownPod:
+    def _add(self, pod: Pod, now: float, *, listed: bool) -> KnownPod:
         """Record a pod that is observed for the first time."""
-        known = self.pods[pod.key.uid] = KnownPod.of(pod, now)
+        known = self.pods[pod.key.uid] = KnownPod.of(pod, now, listed=listed)
         known.had_cpus = self.frame is not None and has_cpus_for(known, self.pods.values(), self.frame)
         self._reading.forget()
         self.absent.forget(known.uid)
         if self._checkpoint is not None and self._checkpoint.knows(known.uid):
             self._exact = None  # begins again, as the request of this pod is known now
         elif self._exact is not None:
-            self._exact.arrive(known.uid, known.request, now)
+            self._exact.arrive(known.uid, known.request, now, listed=listed)
         if not pod.started:  # a running pod was not rejected
             self._foresee([known])
         if known.uid not in self.absent.hopeless and (belief := self._belief_of(known)) is not None:
-            belief.arrive(known.uid, known.request, now)
+            belief.arrive(known.uid, known.request, now, listed=listed)
         # Only a pod in flight explores: a running pod has its verdict.
         if pod.explores and not pod.started:
             self.evidence.explore(known.uid, pod.explores)
@@ -550,7 +550,7 @@ class KubeletHistory:
         """Add the listed pods that are not known, in the order of the list: the order of their binds is unknown."""
         for pod in pods:
             if pod.key.uid not in self.pods:
-                self.observe(pod, 0.0)
+                self.observe(pod, 0.0, listed=True)
 
     def view(
         self, node: Node, topology: NodeResourceTopology, pods: NodePods, running: Iterable[tuple[PodKey, PodDemand]]
@@ -641,11 +641,7 @@ class KubeletHistory:
             [exact_hypothesis(frame, checkpoint, requests)], on_truncation=OnTruncation.WAIT, later=self.later
         )
         order = sorted(self.pods.values(), key=lambda known: known.order)
-        arrived = [
-            Arrival(it.uid, it.request, it.bound, it.judged if it.started else None)
-            for it in order
-            if not (it.left or checkpoint.knows(it.uid))
-        ]
+        arrived = [_arrival(it) for it in order if not (it.left or checkpoint.knows(it.uid))]
         belief.resume(arrived, {it.uid: it.left_at for it in order if it.left and checkpoint.knows(it.uid)})
         return belief
 
@@ -668,7 +664,7 @@ class KubeletHistory:
         belief = Belief(starts(frame), later=self.later)
         # Pods that are not shown were bound after the topology was created: the belief begins before them.
         for known in arrived:
-            belief.arrive(known.uid, known.request, known.bound)
+            belief.arrive(known.uid, known.request, known.bound, listed=known.listed)
             if known.started:
                 belief.started(known.uid, known.judged)
         return belief
@@ -696,7 +692,7 @@ class KubeletHistory:
             return Belief([], overflow="the pods known to be there do not explain what is in use")
         belief = Belief(starts, on_truncation=OnTruncation.WAIT, later=self.later)
         later = [known for known in tied if known.uid not in before]
-        arrived = [Arrival(it.uid, it.request, it.bound, it.judged if it.started else None) for it in later]
+        arrived = [*map(_arrival, later)]
         left = [known for known in tied if known.left and (known.uid in shown or known.uid not in before)]
         belief.resume(arrived, {known.uid: known.left_at for known in left})
         return belief
@@ -713,6 +709,10 @@ class KubeletHistory:
                 del self.pods[uid]
         if self.belief is not None:
             self.belief.keep(self.pods)
+
+
+def _arrival(known: KnownPod) -> Arrival:
+    return Arrival(known.uid, known.request, known.bound, known.judged if known.started else None, listed=known.listed)
 
 
 def _exact_view(node: Node, frame: NodeConfig, exact: Belief, pods: NodePods) -> KubeletView:

@@ -521,13 +521,18 @@ MOST_STATES: Final = 800
 """Maximum number of states that are compared."""
 
 
+SHORTEST: Final = 1.0
+"""Seconds that a pod needs at least from its bind to its end: its containers start and end, and the kubelet notices each."""
+
+
 @dataclass(slots=True)
 class Arrival:
     """
     A pod that reached the kubelet.
 
     ``when`` is the time of its bind in seconds, infinite for a nominated pod. ``known`` is the time at which its verdict was seen.
-    ``before`` are the possible states before its arrival. ``unseen`` caches the input and the output of ``with_one_unseen``.
+    ``listed``: its bind may have been long before ``when``. ``before`` are the possible states before its arrival. ``unseen`` caches the
+    input and the output of ``with_one_unseen``.
     """
 
     uid: str
@@ -535,13 +540,14 @@ class Arrival:
     when: float
     known: float | None = None
     before: list[Hypothesis] = field(default_factory=list)
+    listed: bool = False
     unseen: tuple[Sequence[Hypothesis], bool | None, list[Hypothesis]] | None = field(
         default=None, repr=False, compare=False
     )
 
     def copy(self) -> "Arrival":
         """Return a copy of the arrival."""
-        return Arrival(self.uid, self.request, self.when, self.known, self.before)
+        return Arrival(self.uid, self.request, self.when, self.known, self.before, self.listed)
 
     def may_follow(self, left: float) -> bool:
         """Return whether a pod that was seen gone at ``left`` may have left before this pod arrived."""
@@ -672,17 +678,37 @@ def _outcomes_of_orders(
 
 
 def with_one_unseen(
-    arrival: Arrival, others: Sequence[Hypothesis], left: Mapping[str, float], admitted: bool | None, budget: Budget
+    arrivals: Sequence[Arrival], left: Mapping[str, float], verdicts: Mapping[str, bool], budget: Budget
 ) -> Generator[int, None, list[Hypothesis]]:
     """
-    Return the states after this arrival in which one more pod has left without an event.
+    Return the states after these arrivals in which one other pod has left without an event before one of them.
+
+    Yield the number of steps of each piece of work. Raise ``TooManyWays`` if there are too many states.
+    """
+    others: Sequence[Hypothesis] = ()
+    for at, arrival in enumerate(arrivals):
+        admitted = verdicts.get(arrival.uid)
+        if arrival.unseen is None or arrival.unseen[0] is not others or arrival.unseen[1] is not admitted:
+            # Pods that were bound at nearly the same time have not ended yet.
+            near = (it.uid for it in arrivals[:at] if not (it.listed or arrival.when - it.when >= SHORTEST))
+            found = yield from _one_unseen(arrival, others, left, {*left, *near}, budget)
+            left_unseen = distinct(one for one in found if admitted in (None, one.has(arrival.uid)))
+            arrival.unseen = others, admitted, left_unseen
+        others = arrival.unseen[2]
+        if len(others) > MOST_HYPOTHESES:
+            raise TooManyWays
+    return [*others]
+
+
+def _one_unseen(
+    arrival: Arrival, others: Iterable[Hypothesis], left: Mapping[str, float], excluded: Collection[str], budget: Budget
+) -> Generator[int, None, list[Hypothesis]]:
+    """
+    Return the states after this arrival in which one pod that is not ``excluded`` has left.
 
     ``others`` are the states in which that pod left before an earlier arrival. A departure between the earlier arrival and this one
-    counts only if it changes the kubelet's decision. Otherwise the state equals one with a later departure. Yields the number of steps
-    of each piece of work.
+    counts only if it changes the kubelet's decision. Otherwise the state equals one with a later departure.
     """
-    if arrival.unseen is not None and arrival.unseen[0] is others and arrival.unseen[1] is admitted:
-        return arrival.unseen[2]
     uid = arrival.uid
     found: list[Hypothesis] = []
     for one in others:
@@ -690,12 +716,10 @@ def with_one_unseen(
     for one in arrival.before:
         expected = (after and _decision(after, uid) for after in _outcomes_of_orders(one, arrival, left))
         decisions = {*(yield from all_of(budget, expected))}
-        gone = (released(one, away) for away in one_of_each_kind(one, [it for it in one.state.pods if it not in left]))
-        more = chain.from_iterable(_outcomes_of_orders(state, arrival, left) for state in gone)
+        kinds = one_of_each_kind(one, [it for it in one.state.pods if it not in excluded])
+        more = chain.from_iterable(_outcomes_of_orders(released(one, away), arrival, left) for away in kinds)
         changed = (after for after in more if after is None or _decision(after, uid) not in decisions)
         found += yield from all_of(budget, changed)
-    found = distinct(one for one in found if admitted in (None, one.has(uid)))
-    arrival.unseen = others, admitted, found
     return found
 
 

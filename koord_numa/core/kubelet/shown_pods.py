@@ -23,6 +23,7 @@ class KnownPod(MutableObject):
 
     ``bound``: time when it was first counted. ``started``: the node has reported it as running, first at ``judged``. ``ending``: time when
     its deletion timestamp was observed. ``left``: it is gone since ``left_at``, and the node's topology may not show that yet.
+    ``listed``: it was first observed in a list, so its bind may have been long before ``bound``.
     ``found``: it ran when it was first observed. ``began``: start time by the kubelet. ``unordered``: it arrived while there was no watch.
     ``coined``: no earlier pod had its name. ``cpus``: exclusive CPUs of all its containers. ``had_cpus``: when it was bound, the node had
     enough CPUs for the maximum of this pod and all other pods together.
@@ -41,17 +42,19 @@ class KnownPod(MutableObject):
     began: float = 0.0
     created: float = 0.0
     unordered: bool = False
+    listed: bool = False
     coined: bool = False
     ending: float | None = None
     cpus: int = 0
     had_cpus: bool = False
 
     @classmethod
-    def of(cls, pod: Pod, now: float) -> "KnownPod":
+    def of(cls, pod: Pod, now: float, *, listed: bool = False) -> "KnownPod":
         """Return the record of a pod that is observed for the first time."""
         key, began = pod.key, pod.started_at
         known = cls(key.uid, key.namespace, key.name, pod.request, now, found=pod.started, began=began)
         known.created, known.coined, known.cpus = pod.created, pod.coined, everything(pod.request).cpus
+        known.listed = listed
         return known
 
     def may_reuse_name(self, since: float) -> bool:
@@ -128,7 +131,7 @@ def ways_to_show(shown: Iterable[KnownPod], pods: Iterable[KnownPod], oldest: fl
 
 def _begin(known: KnownPod) -> float:
     """Return the earliest time at which the pod may run; unbounded if its bind was not observed."""
-    return -inf if known.found or known.unordered else known.bound
+    return -inf if known.found or known.listed else known.bound
 
 
 def _end(known: KnownPod) -> float:

@@ -165,7 +165,11 @@ class Cache:
         self._forget_if_empty(info)
 
     def observe_pod(self, event: str | None, pod: Pod) -> None:
-        """Process a pod with a node. It is counted by its own object until it has finished or is deleted."""
+        """
+        Process a pod with a node. It is counted by its own object until it has finished or is deleted.
+
+        ``event`` is ``None`` for a pod that was read or listed: its bind may have been long before.
+        """
         if event == DELETED or pod.finished or not pod.node:
             if pod.node and is_kubelet_rejection(pod):
                 self._reject(pod)
@@ -181,7 +185,7 @@ class Cache:
         if known is not None and pod.assignment is None and (assumption is not None or known.assignment is None):
             # The NUMA nodes that a kubelet chose are not published, so that the assumed NUMA nodes stay counted.
             holding = replace(holding, numa=info.ledger.holdings[uid].numa)
-        self._count(info, pod, holding)
+        self._count(info, pod, holding, listed=event is None)
 
     def _reject(self, pod: Pod) -> None:
         """Process a rejection by a kubelet. It is evidence even if the pod was never counted or failed before this process started."""
@@ -395,8 +399,8 @@ class Cache:
         self._count(info, here, holding_of(here))
         return assumption
 
-    def _count(self, info: NodeInfo, pod: Pod, holding: Holding) -> None:
-        uid, shows_options = pod.key.uid, info.observe(pod, self.clock())
+    def _count(self, info: NodeInfo, pod: Pod, holding: Holding, *, listed: bool = False) -> None:
+        uid, shows_options = pod.key.uid, info.observe(pod, self.clock(), listed=listed)
         known = info.pods.get(uid)
         self.index.add(info, pod, known)
         if known is not None and info.ledger.holdings[uid] == holding:

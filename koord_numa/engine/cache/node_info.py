@@ -245,13 +245,17 @@ class NodeInfo:
             or (shown, absent) != (self.history.shown, self.history.absent.unlisted)
         )
 
-    def observe(self, pod: Pod, now: float) -> bool:
-        """Track a pod on a kubelet-owned node before it is counted. Return whether it reveals options of the kubelet."""
+    def observe(self, pod: Pod, now: float, *, listed: bool = False) -> bool:
+        """
+        Track a pod on a kubelet-owned node before it is counted. Return whether it reveals options of the kubelet.
+
+        ``listed``: no event has shown the change of the pod, so its bind may have been long before.
+        """
         if self.inventory is not None:
             return False
         evidence = self.history.evidence
         explored, known = bool(evidence.exploring), self.admitted_counts()
-        self.history.observe(pod, now)
+        self.history.observe(pod, now, listed=listed)
         if pod.started and evidence.is_of_this_life(pod):
             self._admitted_counts = known.union(pod_demand(pod.request).counts)
         return explored != bool(evidence.exploring) or self._admitted_counts != known

@@ -6,9 +6,10 @@ import pytest
 
 from koord_numa.core.kubelet import replay
 from koord_numa.core.kubelet.admit import Admitted, DryRunAdmitted, NotAdmitted, Trust, admit_pod, dry_run
-from koord_numa.core.kubelet.belief import SHORTEST, Belief, expecting
+from koord_numa.core.kubelet.belief import Belief, expecting
 from koord_numa.core.kubelet.cpu_manager import CpuReuse
 from koord_numa.core.kubelet.hypothesis import Hypothesis, cpus_by_numa
+from koord_numa.core.kubelet.replay import SHORTEST
 from koord_numa.core.kubelet.reports import leads_to, may_come_to
 from koord_numa.core.kubelet.state import EVENT, KubeletNode, KubeletState
 from koord_numa.core.objects.node import Zone
@@ -310,15 +311,19 @@ def test_what_a_refused_pod_was_foreseen_to_hold_it_never_held() -> None:
     assert not any("refused" in one.gone or one.has("refused") for one in belief.hypotheses)
 
 
-@each_row(("gap", "moves"), [(SHORTEST / 2, False), (SHORTEST, True)])
-def test_a_pod_in_flight_leaves_only_after_the_time_that_it_needs(gap: float, *, moves: bool) -> None:
+@each_row(
+    ("gap", "listed", "moves"),
+    [(SHORTEST / 2, False, False), (SHORTEST, False, True), (SHORTEST / 2, True, True)],
+)
+def test_a_pod_in_flight_leaves_only_after_the_time_that_it_needs(gap: float, *, listed: bool, moves: bool) -> None:
     """The first pod has NUMA node 0. If it has left, the second pod is there instead of on NUMA node 1."""
     belief = Belief([Hypothesis(KubeletState.empty(node()))])
-    belief.arrive("first", pod(app(6)), 10.0)
+    belief.arrive("first", pod(app(6)), 10.0, listed=listed)
     belief.arrive("second", pod(app(4)), 10.0 + gap)
     _, in_flight = expecting(belief, belief.hypotheses, {})
     assert in_flight is not None
     assert in_flight.may_move() == moves
+    assert any(not one.has("first") for one in belief.with_one_unseen()) == moves
 
 
 def test_a_nominated_pod_arrives_after_all_pods_in_flight() -> None:

@@ -11,11 +11,9 @@ from tests.engine.world import make_pod
 from tests.tables import each_row
 
 
-def pod(
-    uid: str, bound: float, left_at: float | None = None, *, found: bool = False, unordered: bool = False
-) -> KnownPod:
+def pod(uid: str, bound: float, left_at: float | None = None, *, found: bool = False, listed: bool = False) -> KnownPod:
     """Its name is its uid without the number of its life: ``a2`` is the second pod ``a``."""
-    known = KnownPod(uid, "default", uid[0], make_pod(uid[0]).request, bound, found=found, unordered=unordered)
+    known = KnownPod(uid, "default", uid[0], make_pod(uid[0]).request, bound, found=found, listed=listed)
     known.left, known.left_at = left_at is not None, left_at or 0.0
     return known
 
@@ -42,7 +40,7 @@ A2, B2 = pod("a2", 20), pod("b2", 30)
         # The first a left before the first b came.
         pytest.param([A, pod("b1", 15, 25)], [A2, B2], "b2", id="two-that-never-ran-together"),
         pytest.param([A], [A2, pod("c1", 15, found=True)], "a2", id="when-the-other-came-is-not-known"),
-        pytest.param([A], [A2, pod("c1", 15, unordered=True)], "a2", id="the-other-came-while-no-watch-told-the-order"),
+        pytest.param([A], [A2, pod("c1", 15, listed=True)], "a2", id="the-other-came-while-no-watch-told-its-bind"),
         pytest.param([A, pod("c1", 15, 40)], [A2, pod("c1", 15, 40)], "", id="one-that-has-left-since-vouches-too"),
         pytest.param([pod("a0", 1, 3), A], [A], "a1", id="of-two-departed-ones-either"),
     ],

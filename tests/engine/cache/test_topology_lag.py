@@ -246,8 +246,8 @@ def test_a_later_pod_tells_which_namesake_is_shown() -> None:
     state.observe_pod("DELETED", on_node("b", 0.0))
     clock[0] += 1
     for uid, name in (("new-b", "b"), ("c", "c")):
-        state.observe_pod(None, renamed(uid, name, 3.0, started=False))
-        state.observe_pod(None, renamed(uid, name, 3.0, started=True))
+        state.observe_pod("ADDED", renamed(uid, name, 3.0, started=False))
+        state.observe_pod("MODIFIED", renamed(uid, name, 3.0, started=True))
     state.observe_topology(None, kubelet_shows(3000, "a", "b", "c", version="2"))
     assert hidden(state) == set()
 
