@@ -2,7 +2,7 @@
 A fleet of kubelet-owned nodes in virtual time: the real engine with its handlers, the sandbox's API objects, kubelets and exporters.
 
 Everything that a scheduler learns comes late, as in a cluster: watches by ``WATCH`` seconds, pods to kubelets by ``KUBELET``, topologies
-at the exporter's period and ``DELIVERY`` later. A ReplicaSet replaces each pod that a kubelet refuses.
+at the exporter's period and ``DELIVERY`` later. A ReplicaSet replaces each pod that a kubelet refuses, and keeps the failed pod.
 """
 
 import asyncio
@@ -265,7 +265,7 @@ class FleetWorld:
         if (created := self._created.pop(pod.key.name, None)) is not None:
             self.outcome.waits.append(self._clock() - created)
             lifetime = self._templates[pod.key.name][1]
-            asyncio.get_running_loop().call_later(lifetime, self._delete, pod.key)
+            asyncio.get_running_loop().call_later(lifetime, self._end, pod.key)
         if pod.phase == "Failed" and event == "MODIFIED" and pod.key.name in self._templates:
             self._refused(pod)
 
@@ -274,9 +274,7 @@ class FleetWorld:
         self.outcome.refusals[pod.node] += 1
         self.outcome.reasons[pod.reason] += 1
         self.outcome.named.append(f"{self._clock():.0f} s, {pod.node}: {pod.reason}, {pod.key.name} of {template.name}")
-        # The ReplicaSet's controller notices soon, and its pod comes before the failed one is collected.
         asyncio.get_running_loop().call_later(0.1, self._create, template, lifetime)
-        asyncio.get_running_loop().call_later(0.2, self._delete, pod.key)
 
     def _create(self, template: Template, lifetime: float) -> None:
         # A name that cannot repeat, also after templates were popped.
@@ -285,7 +283,10 @@ class FleetWorld:
         self._created[name] = self._clock()
         self._server.store.create(template.pod(name))
 
-    def _delete(self, pod: PodKey) -> None:
+    def _end(self, pod: PodKey) -> None:
+        # Failed pods stay, as in a cluster: they are collected when more than 12,500 pods have ended.
+        if pod.name not in self._templates:
+            return
         try:
             self._server.store.delete("pods", pod.name, pod.namespace, DeleteOptions(uid=pod.uid))
         except ApiError as problem:
