@@ -527,7 +527,11 @@ class NodeRanking:
         self._keys[rows] = self._sweep.bounds(rows) * STEP + self._columns.ranks[rows]
 
     def explain_some(self, limit: int) -> bool:
-        """Evaluate at most ``limit`` rows whose rejection is unknown. Return whether all rejections are known."""
+        """
+        Evaluate rows whose rejection is unknown, at most ``limit`` or as many as take as long as that many with one state.
+
+        Return whether all rejections are known.
+        """
         if self._position is None:
             self._catch_up()
         count = min(len(self._columns), len(self._keys))
@@ -537,10 +541,11 @@ class NodeRanking:
             record = self._columns.records[row]
             if record is None or record.node is None:
                 continue
-            if asked == limit:
+            if asked >= limit:
                 return False
+            before = STEP_COUNT.total
             self._evaluate(row)
-            asked += 1
+            asked += max(1, (STEP_COUNT.total - before) // STEPS_OF_A_NODE)
         return True
 
     def _evaluate_within_limit(self, row: int, added: Ints | None) -> bool:

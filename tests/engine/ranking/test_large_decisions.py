@@ -133,6 +133,22 @@ def test_many_states_of_a_kubelet_count_like_many_nodes(monkeypatch: pytest.Monk
     assert turns == [2, 4]  # 400 steps count like 40 nodes
 
 
+def test_an_explanation_takes_turns_after_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"node-{at}" for at in range(6)]
+    world = kubelet_owned_world(*names)
+    evaluated = with_many_steps(monkeypatch, node_ranking, "evaluate_alone")
+    request_class = world.engine.classes.of(make_pod("pod", cpu=10_000_000))
+    assert request_class is not None
+    selector = world.engine.handle.selector
+    assert selector.choose_some(request_class, 64) is None  # the sums of the nodes suffice
+    assert not evaluated
+    turns = []
+    while not selector.explain_some(request_class, 64):
+        turns.append(len(evaluated))
+    assert sorted(evaluated) == names
+    assert turns == [2, 4]  # 400 steps count like 40 nodes
+
+
 def test_a_comparison_of_nodes_ends_after_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
     world, pod = kubelet_owned_world("node-0", "node-1", "node-2"), make_pod("pod")
     selector = world.engine.handle.selector
