@@ -68,6 +68,7 @@ from koord_numa.core.kubelet.state import (
     OnTruncation,
     TooManyWays,
     limited,
+    spend,
 )
 from koord_numa.core.kubelet.variants import distinct
 from koord_numa.core.objects.node import Zone
@@ -403,8 +404,9 @@ class Belief:
             if shortened:
                 self.shortened = max(self.shortened, given_up(each.before, states))
             self.overflow = self.overflow or (TOO_MANY if shortened and self.on_truncation is OnTruncation.WAIT else "")
-            # If no state passes, the topology belongs to another history: keep all. ``None`` drops no state.
-            states = list(filter(how.leads_on, states)) or states
+            if how.leads_on is not None:
+                # If no state passes, the topology belongs to another history: keep all.
+                states = (yield from _passing(states, how.leads_on)) or states
             yield 0
             after = self._bounded(allowed(states, self.undated, each.uid))
             if at + 1 < len(self.arrivals):
@@ -438,6 +440,19 @@ class Belief:
             uids.update(one.state.pods, one.unplaced, one.unlocated)
         self.left = {uid: when for uid, when in self.left.items() if uid in uids}
         self.fates = {uid: fate for uid, fate in self.fates.items() if uid in uids}
+
+
+def _passing(
+    states: Iterable[Hypothesis], test: Callable[[Hypothesis], bool]
+) -> Generator[int, None, list[Hypothesis]]:
+    """Return the states that pass the test. Each state is a step."""
+    found = []
+    for one in states:
+        spend()
+        if test(one):
+            found.append(one)
+        yield 1
+    return found
 
 
 MANY: Final = 1 << 30

@@ -141,7 +141,7 @@ def _end(known: KnownPod) -> float:
 ALL: Final = ("", "all")
 EXCLUSIVE: Final = "with-exclusive-resources"
 
-MOST_SETS: Final = 1_000
+MOST_SETS: Final = 500
 """Maximum sets of pods that are compared with a fingerprint."""
 
 
