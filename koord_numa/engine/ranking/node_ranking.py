@@ -300,7 +300,7 @@ class LimitReached(Exception):
 STEP: Final = np.array(SPACE)  # a 0-d array: NumPy converts a Python integer at every operation
 KUBELET_STEPS: Final = 5
 """Steps of an evaluation with the states of a kubelet. Any other evaluation is a step of about 0.1 ms."""
-STEPS_OF_A_NODE: Final = 10
+STEPS_OF_A_NODE: Final = 4
 """Steps in the states of a kubelet that take as long as an evaluation with one state: about 0.4 ms."""
 FEW: Final = 2
 """Number of changed rows up to which all are evaluated at once. For more rows, bounds are computed first."""

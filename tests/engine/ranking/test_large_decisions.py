@@ -108,12 +108,12 @@ def kubelet_owned_world(*names: str) -> World:
 
 
 def with_many_steps(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[str]:
-    """Let every evaluation by this function take 400 steps and reject the pod. Return the list of evaluated nodes."""
+    """Let every evaluation by this function take 160 steps and reject the pod. Return the list of evaluated nodes."""
     evaluated = list[str]()
 
     def refuse(_: object, seen: NodeSnapshot, *__: object) -> Rejection:
         evaluated.append(seen.node.name)
-        spend(400)
+        spend(160)
         return Rejection(Reason.KUBELET_ALIGNMENT, "not yet")
 
     monkeypatch.setattr(module, name, refuse)
@@ -130,7 +130,7 @@ def test_many_states_of_a_kubelet_count_like_many_nodes(monkeypatch: pytest.Monk
     while world.engine.handle.selector.choose_some(request_class, 64) is UNDECIDED:
         turns.append(len(evaluated))
     assert sorted(evaluated) == names
-    assert turns == [2, 4]  # 400 steps count like 40 nodes
+    assert turns == [2, 4]  # 160 steps count like 40 nodes
 
 
 def test_an_explanation_takes_turns_after_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_an_explanation_takes_turns_after_many_states(monkeypatch: pytest.Monkey
     while not selector.explain_some(request_class, 64):
         turns.append(len(evaluated))
     assert sorted(evaluated) == names
-    assert turns == [2, 4]  # 400 steps count like 40 nodes
+    assert turns == [2, 4]  # 160 steps count like 40 nodes
 
 
 def test_a_comparison_of_nodes_ends_after_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
