@@ -136,11 +136,14 @@ class _Part(ValueObject):
     reach: Sequence[int]
 
 
-def spread_rooms(one: Hypothesis, seen: Callable[[Counts], Hashable]) -> Generator[Hypothesis, None, bool]:
+def spread_rooms(
+    one: Hypothesis, seen: Callable[[Counts], Hashable], *, far: bool = True
+) -> Generator[Hypothesis, None, bool]:
     """
     Yield the hypothesis with spread CPUs on other NUMA nodes, once per distinct value of ``seen``.
 
-    The return value is whether all of them were yielded. Fewer moved CPUs come first, then pods in uid order.
+    The return value is whether all of them were yielded. Fewer moved CPUs come first, then pods in uid order. Without ``far``, one CPU is
+    moved.
     """
     node = one.state.node
     parts = [part for uid in sorted(one.spread) for part in _parts(one, uid)]
@@ -149,7 +152,7 @@ def spread_rooms(one: Hypothesis, seen: Callable[[Counts], Hashable]) -> Generat
     known, told = {free}, {seen(free)}
     # Breadth first: states with the fewest moved CPUs come first.
     queue = [(free, start)]
-    for free, held in queue:
+    for free, held in queue if far else [*queue]:
         spend()
         for moved in _moves(free, held, parts):
             if moved[0] in known:
@@ -243,8 +246,8 @@ def variants(one: Hypothesis, request: PodRequest | None = None, *, all_ways: bo
     """
     Yield the hypothesis, then every other possible state that differs in loose or spread CPUs.
 
-    Of the states with the same free CPUs for ``request``, one is yielded. With ``all_ways``, raises ``TooManyWays``
-    at the end if there are more.
+    Of the states with the same free CPUs for ``request``, one is yielded. With ``all_ways``, yields the states in which a thread of a
+    split core is on another NUMA node, and raises ``TooManyWays`` at the end if there are more.
     """
     yield one
     if not one.loose and not one.spread:
@@ -259,6 +262,29 @@ def variants(one: Hypothesis, request: PodRequest | None = None, *, all_ways: bo
         complete = yield from _dealt_otherwise(one, request)
         if all_ways and not complete:
             raise TooManyWays
+    elif all_ways and not one.options and _may_split_cores(one):
+        yield from spread_rooms(one, _seen_by(request, node), far=False)
+
+
+def _may_split_cores(one: Hypothesis) -> bool:
+    """
+    Return whether a spread container has one thread of a core, and the pod may be rejected for its NUMA node.
+
+    The kubelet takes whole cores first. Containers of 11 and 4 CPUs on cores of two threads leave a thread of the last core of the 11 free.
+    """
+    node = one.state.node
+    if node.takes_whole_cores or node.config.topology_policy not in STRICT:
+        return False
+    pods = (one.state.pods[uid] for uid in one.spread)
+    return any(len(each.cpus) % 2 for pod in pods for each in pod.grant.containers)
+
+
+def _seen_by(request: PodRequest | None, node: KubeletNode) -> Callable[[Counts], Hashable]:
+    """Return what the pod distinguishes of free CPUs per NUMA node: without a pod, everything."""
+    if request is None:
+        return tuple
+    sight = Sight(request, node)
+    return lambda counts: sight.cpus(node, counts)
 
 
 def _dealt_otherwise(one: Hypothesis, request: PodRequest | None) -> Generator[Hypothesis, None, bool]:
@@ -268,9 +294,8 @@ def _dealt_otherwise(one: Hypothesis, request: PodRequest | None) -> Generator[H
     A state names the kubelet option that it assumes, if that option is not published.
     """
     node = one.state.node
-    sight = None if request is None else Sight(request, node)
     options = () if node.distributes_across_numa or splits_unknown(node) else (OVER_NUMA,)
-    rooms = spread_rooms(one, lambda counts: counts if sight is None else sight.cpus(node, counts))
+    rooms = spread_rooms(one, _seen_by(request, node))
     if not options:
         return (yield from rooms)
     # An exploration of the first of them shows whether the option is on, so the list need not be complete.

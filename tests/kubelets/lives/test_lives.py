@@ -64,6 +64,7 @@ BROKE: Final = (
     ),  # a pod left unseen before the verdict on it, so that later ones took its place
     ("any", 750009),  # a pod in flight was on another NUMA node than predicted, beside reserved CPUs that split cores
     ("restarts", 1003445),  # after a restart: another NUMA node of a memory group was full than the topology showed
+    ("no-options", 6000609),  # an odd number of CPUs on several NUMA nodes left a thread of a core free on one of them
     ("distributed-by-socket", 703441),  # after a restart: CPUs of unpublished pods on another NUMA node of the socket
 )
 """Lives that broke a yes once, by kind and seed."""
