@@ -34,7 +34,7 @@ from koord_numa.core.kubelet.shown_pods import (
     sets,
     tied_sets,
 )
-from koord_numa.core.kubelet.state import KubeletNode, OnTruncation, TooManyWays
+from koord_numa.core.kubelet.state import KubeletNode, OnTruncation, TooManyWays, spend
 from koord_numa.core.kubelet.variants import most_cpus
 from koord_numa.core.kubelet.view import (
     KubeletView,
@@ -251,6 +251,9 @@ def tells_of_numa(request: PodRequest, reason: str, frame: NodeConfig | None) ->
     unlisted = any(count and name not in devices for part in parts for name, count in part)
     return reason == TOPOLOGY_AFFINITY or (reason == UNEXPECTED_ADMISSION and not unlisted)
 
+
+FIRST_STATES: Final = 20
+"""Steps of the first states of a node, which take 2 ms on average in addition to the steps of their dry runs."""
 
 MOST_GUESSES: Final = 64
 """Maximum sets of pods that are compared with the published amounts if there is no usable fingerprint."""
@@ -613,6 +616,7 @@ class KubeletHistory:
         ``hidden`` are the UIDs of pods that the published amounts do not show. They are used when tracking begins.
         """
         if self.belief is None:
+            spend(FIRST_STATES)
             self.belief = self._begin(frame, hidden)
         return [] if self.belief.lost and not self.belief.busy else self.belief.hypotheses
 
