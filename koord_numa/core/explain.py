@@ -6,7 +6,6 @@ Counts are numbers of nodes. Each node counts once, and the counts add up to all
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from heapq import nsmallest
 from itertools import groupby
 from math import inf
@@ -184,13 +183,11 @@ def largest_that_fits(
     coverage of its scarcest resource wins, then the first. Empty if no room has some of each, and if a room holds the
     whole request, which then has another reason of rejection.
     """
-    best, covered = {}, Fraction(0)
+    best, covered = {}, 0.0
+    unit = {name: max(1, units.get(name, 1)) for name in wanted}
     for room in rooms:
-        unit = {name: max(1, units.get(name, 1)) for name in wanted}
         size = {name: min(amount, room.get(name, 0) // unit[name] * unit[name]) for name, amount in wanted.items()}
-        share = min(
-            (Fraction(size[name], amount) for name, amount in wanted.items() if amount > 0), default=Fraction(0)
-        )
+        share = min([size[name] / amount for name, amount in wanted.items() if amount > 0], default=0.0)
         if share > covered:
             best, covered = size, share
     return best if covered < 1 else {}

@@ -261,6 +261,8 @@ def release_reused(blocks: tuple[MemoryBlock, ...], earlier: list[ContainerGrant
 
 
 def _sum(amounts: Mapping[int, ResourceList], mask: int, resource: str) -> int:
+    if not mask & (mask - 1):  # one NUMA node, as for most masks
+        return amounts[mask.bit_length() - 1].get(resource, 0) if mask else 0
     return sum([amounts[numa].get(resource, 0) for numa in numa_ids(mask)])
 
 
