@@ -630,8 +630,13 @@ def unclear_devices(request: PodRequest, states: Iterable[Hypothesis]) -> str:
     for one in states:
         names = sorted(one.sharing.keys() & everything(request).devices.keys())
         if names and not _is_decided_once(request, names, one.state.node) and not has_room_in_all_ways(request, one):
-            return f"{', '.join(names)} may be near several NUMA nodes, and which ones is not published"
+            return may_be_near(names)
     return ""
+
+
+def may_be_near(names: Iterable[str]) -> str:
+    """Return the reason of a rejection because of these devices."""
+    return f"{', '.join(names)} may be near several NUMA nodes, and which ones is not published"
 
 
 MOST_SETS: Final = 4

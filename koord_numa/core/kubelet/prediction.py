@@ -20,6 +20,7 @@ from koord_numa.core.kubelet.belief import InFlightPods, PodsInFlight
 from koord_numa.core.kubelet.bounds import (
     STRICT,
     Sight,
+    asks_for_one_device,
     binds_freely,
     everything,
     has_room,
@@ -27,6 +28,7 @@ from koord_numa.core.kubelet.bounds import (
     has_room_whoever_leaves,
     hides_memory,
     is_confined,
+    may_be_near,
     takes_turns,
     unclear_devices,
 )
@@ -471,6 +473,8 @@ def _in_all_states(
             doubts = doubts or _Doubts()
             doubts.add(probe.options, rejection_of(request, verdict, view, probe.state))
             continue
+        if detail := _unclear_set(request, verdict.grant, probe.state.node):
+            return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail)
         places = _places(verdict.grant, probe.state.node)
         first = first or (verdict, probe.state, places)
         masks.append(reduce(or_, places, 0))
@@ -480,6 +484,25 @@ def _in_all_states(
     masks.append(before.node.machine.numa_mask if _may_be_anywhere(demand, view) else question.elsewhere or masks[0])
     unsure = refuse_confined_below(demand, verdict.grant, view)
     return unsure or _admission(demand, verdict, view, _Places(masks, places, before), doubts)
+
+
+def _unclear_set(request: PodRequest, grant: Grant, node: KubeletNode) -> str:
+    """
+    Return a message if a container is on several NUMA nodes with devices that may be near several, else an empty text.
+
+    The states contain each single NUMA node that such devices may be near, and only for one device each set of NUMA nodes. The kubelet
+    may know that the devices are not near the set of this state. Restricted then rejects the pod.
+    """
+    if node.config.topology_policy is not KubeletPolicy.RESTRICTED:
+        return ""
+    for given in grant.containers:
+        mask = given.hint.mask if given.hint is not None else None
+        if mask is None or mask.bit_count() == 1 or mask == node.machine.numa_mask:
+            continue
+        names = [name for name, ids in given.devices.items() if ids and node.devices[name].assumed]
+        if names and not asks_for_one_device(request, names, node):
+            return may_be_near(names)
+    return ""
 
 
 def _by_bound(

@@ -65,6 +65,7 @@ BROKE: Final = (
     ("any", 750009),  # a pod in flight was on another NUMA node than predicted, beside reserved CPUs that split cores
     ("restarts", 1003445),  # after a restart: another NUMA node of a memory group was full than the topology showed
     ("no-options", 6000609),  # an odd number of CPUs on several NUMA nodes left a thread of a core free on one of them
+    ("no-options", 7005154),  # two free devices were near another pair of NUMA nodes than the pod's CPUs
     ("distributed-by-socket", 703441),  # after a restart: CPUs of unpublished pods on another NUMA node of the socket
 )
 """Lives that broke a yes once, by kind and seed."""
