@@ -490,8 +490,8 @@ def _unclear_set(request: PodRequest, grant: Grant, node: KubeletNode) -> str:
     """
     Return a message if a container is on several NUMA nodes with devices that may be near several, else an empty text.
 
-    The states contain each single NUMA node that such devices may be near, and only for one device each set of NUMA nodes. The kubelet
-    may know that the devices are not near the set of this state. Restricted then rejects the pod.
+    For one device, the states contain each set of NUMA nodes that it may be near. For several devices they contain each single NUMA node
+    only, so the devices may not be near this set, and the policy restricted then rejects the pod.
     """
     if node.config.topology_policy is not KubeletPolicy.RESTRICTED:
         return ""

@@ -280,7 +280,7 @@ def _may_split_cores(one: Hypothesis) -> bool:
 
 
 def _seen_by(request: PodRequest | None, node: KubeletNode) -> Callable[[Counts], Hashable]:
-    """Return what the pod distinguishes of free CPUs per NUMA node: without a pod, everything."""
+    """Return a function of the free CPUs per NUMA node that is equal where the pod cannot tell them apart; without a pod, the identity."""
     if request is None:
         return tuple
     sight = Sight(request, node)

@@ -528,9 +528,9 @@ class NodeRanking:
 
     def explain_some(self, limit: int) -> bool:
         """
-        Evaluate rows whose rejection is unknown, at most ``limit`` or as many as take as long as that many with one state.
+        Evaluate at most ``limit`` rows whose rejection is unknown. Return whether all rejections are known.
 
-        Return whether all rejections are known.
+        A row with many states of a kubelet counts as several rows.
         """
         if self._position is None:
             self._catch_up()
