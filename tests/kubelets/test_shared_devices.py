@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from koord_numa.core.cpuset import CpuSet
 from koord_numa.core.kubelet.admit import Admitted, admit_pod
+from koord_numa.core.kubelet.prediction import would_admit
 from koord_numa.core.kubelet.state import DevicePool, KubeletState, PluginDevice
+from koord_numa.core.kubelet.view import KubeletView
 from koord_numa.core.objects.node import KubeletConfig
 from koord_numa.core.objects.verdicts import Rejection
 from koord_numa.core.objects.vocabulary import KubeletPolicy
@@ -138,3 +140,20 @@ def test_one_gpu_is_placed_if_every_possible_kubelet_admits_it(seed: int) -> Non
         placed.append(spec)
         life.settle()
     assert len(placed) > 2
+
+
+@each_row("is_settled", [False, True])
+def test_a_pod_of_two_gpus_is_not_placed_on_a_pair_of_numa_nodes_that_they_may_not_be_near(*, is_settled: bool) -> None:
+    """Two GPUs on four NUMA nodes, each near two of them: which two is not published."""
+    life = life_of([0b0011, 0b1100], KubeletPolicy.RESTRICTED, in_full=True, numa=4)
+    seen = life.seen()
+    assert seen is not None
+    assert isinstance(seen.offer, KubeletView)
+    view = replace(seen.offer, is_settled=is_settled)
+    with_gpus, without = (
+        parse_pod(life.pod("question", {"containers": [container("app", 6, 1, *gpus)]})).request for gpus in ((2,), ())
+    )
+    answer = would_admit(with_gpus, view)
+    assert isinstance(answer, Rejection)
+    assert "may be near several NUMA nodes" in answer.detail
+    assert not isinstance(would_admit(without, view), Rejection)

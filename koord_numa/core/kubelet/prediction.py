@@ -446,6 +446,8 @@ def _in_one_state(request: PodRequest, view: KubeletView, doubts: "_Doubts | Non
     verdict = dry_run(state, request, view.hypotheses[0].trust)
     if isinstance(verdict, NotAdmitted):
         return rejection_of(request, verdict, view, state)
+    if (unclear := _unclear_set(request, verdict.grant, state.node)) is not None:
+        return unclear
     places = _places(verdict.grant, state.node)
     masks = [reduce(or_, places, 0)]
     if _may_be_anywhere(demand, view):
@@ -473,8 +475,8 @@ def _in_all_states(
             doubts = doubts or _Doubts()
             doubts.add(probe.options, rejection_of(request, verdict, view, probe.state))
             continue
-        if detail := _unclear_set(request, verdict.grant, probe.state.node):
-            return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, detail)
+        if (unclear := _unclear_set(request, verdict.grant, probe.state.node)) is not None:
+            return unclear
         places = _places(verdict.grant, probe.state.node)
         first = first or (verdict, probe.state, places)
         masks.append(reduce(or_, places, 0))
@@ -486,23 +488,23 @@ def _in_all_states(
     return unsure or _admission(demand, verdict, view, _Places(masks, places, before), doubts)
 
 
-def _unclear_set(request: PodRequest, grant: Grant, node: KubeletNode) -> str:
+def _unclear_set(request: PodRequest, grant: Grant, node: KubeletNode) -> Rejection | None:
     """
-    Return a message if a container is on several NUMA nodes with devices that may be near several, else an empty text.
+    Return a rejection if a container is on several NUMA nodes with devices that may be near several, else ``None``.
 
     For one device, the states contain each set of NUMA nodes that it may be near. For several devices they contain each single NUMA node
     only, so the devices may not be near this set, and the policy restricted then rejects the pod.
     """
     if node.config.topology_policy is not KubeletPolicy.RESTRICTED:
-        return ""
+        return None
     for given in grant.containers:
         mask = given.hint.mask if given.hint is not None else None
         if mask is None or mask.bit_count() == 1 or mask == node.machine.numa_mask:
             continue
         names = [name for name, ids in given.devices.items() if ids and node.devices[name].assumed]
         if names and not asks_for_one_device(request, names, node):
-            return may_be_near(names)
-    return ""
+            return Rejection(Reason.KUBELET_ALIGNMENT, CANNOT_ALIGN, may_be_near(names))
+    return None
 
 
 def _by_bound(
